@@ -1,0 +1,72 @@
+//! What a block says of itself, and what follows from it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::effect::Safety;
+
+/// The output of a block's `describe`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Descriptor {
+    /// The name it suggests.
+    pub name: String,
+    /// One line for people.
+    #[serde(default)]
+    pub summary: String,
+    /// JSON Schema of the input.
+    pub input: Value,
+    /// JSON Schema of the output.
+    pub output: Value,
+    /// Effects that it may perform: a grant, not a hint.
+    #[serde(default)]
+    pub effects: Vec<EffectGrant>,
+    /// Limits that it asks to be narrowed to.
+    #[serde(default)]
+    pub limits: WantedLimits,
+    /// Price of one step.
+    #[serde(default)]
+    pub credits: u32,
+}
+
+/// One kind of effect that a block may perform.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EffectGrant {
+    /// `http`, `emit`, `storage`, `mail`, `model` or `worker`.
+    pub kind: String,
+    /// What happens when an outcome is open.
+    pub safety: Safety,
+    /// Connections it may name.
+    #[serde(default)]
+    pub connections: Vec<String>,
+    /// Hosts it may call without a connection.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+}
+
+/// Limits that a block asks for itself; they can only narrow those in force.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WantedLimits {
+    /// Linear memory.
+    pub memory_bytes_max: Option<u64>,
+    /// Guest CPU.
+    pub cpu_ms_max: Option<u64>,
+    /// Whole execution.
+    pub wall_ms_max: Option<u64>,
+}
+
+impl WantedLimits {
+    /// The narrower of what is granted and what is wanted, field by field.
+    pub fn narrow(self, granted: crate::limits::StepLimits) -> crate::limits::StepLimits {
+        let narrower =
+            |wanted: Option<u64>, granted: u64| wanted.map_or(granted, |wanted| wanted.min(granted));
+        crate::limits::StepLimits {
+            memory_bytes_max: narrower(self.memory_bytes_max, granted.memory_bytes_max),
+            cpu_ms_max: narrower(self.cpu_ms_max, granted.cpu_ms_max),
+            wall_ms_max: narrower(self.wall_ms_max, granted.wall_ms_max),
+            ..granted
+        }
+    }
+}

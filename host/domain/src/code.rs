@@ -1,0 +1,144 @@
+//! The codes that a person can meet. Each has its page of advice, `docs/advice/<code>.md`, held there by `tidy`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A stable name for one kind of error or refusal.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Code { $($(#[$doc])* #[serde(rename = $text)] $name,)* }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The name in JSON, logs and the database.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The inverse of [`Code::name`].
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.name() == name)
+            }
+        }
+
+        impl fmt::Display for Code {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+codes! {
+    // What an effect may come to.
+    /// Policy, grant or address refused an effect; nothing was sent.
+    Denied = "denied",
+    /// Nothing of an effect left: names, connection or TLS failed, or the send window had closed.
+    NotSent = "not_sent",
+    /// The receiver refused an effect.
+    Rejected = "rejected",
+    /// An effect was sent and its outcome is not known.
+    Unknown = "unknown",
+    /// A label was used twice in one execution.
+    SlotReused = "slot_reused",
+    /// More effects than a step may make.
+    EffectLimit = "effect_limit",
+    /// A re-run asked for something else than what its receipts say.
+    Diverged = "diverged",
+    /// Another receipt guards the same content.
+    Duplicate = "duplicate",
+    /// An owner acted that had lost its lease.
+    Stale = "stale",
+
+    // How a step may fail.
+    /// The block reported a failure of its own.
+    BlockFailed = "block_failed",
+    /// The block trapped.
+    GuestTrap = "guest_trap",
+    /// Linear memory or tables at their limit.
+    MemoryLimit = "memory_limit",
+    /// Guest CPU at its limit.
+    CpuLimit = "cpu_limit",
+    /// The step took longer than it may.
+    WallLimit = "wall_limit",
+    /// The call stack at its limit.
+    StackLimit = "stack_limit",
+    /// The output is larger than it may be.
+    OutputTooLarge = "output_too_large",
+    /// The output is not JSON, or holds what the database cannot keep.
+    OutputInvalid = "output_invalid",
+    /// The input, once rendered, is larger than it may be.
+    InputTooLarge = "input_too_large",
+    /// Too many hosts were lost while they ran this step.
+    HostLost = "host_lost",
+    /// An expression could not be evaluated.
+    ExpressionFailed = "expression_failed",
+    /// An expression would cost more than it may.
+    ExpressionTooCostly = "expression_too_costly",
+    /// The workflow stopped the run with a failure.
+    Stopped = "stopped",
+    /// The effect was answered, and what was answered is a failure for an `http` node.
+    HttpStatus = "http_status",
+
+    // Uploads.
+    /// Not a component, or one that the validator refuses.
+    ComponentInvalid = "component_invalid",
+    /// Imports that the host does not offer.
+    ImportUnknown = "import_unknown",
+    /// Exports that the host needs are missing.
+    ExportMissing = "export_missing",
+    /// Larger, deeper or more numerous than a component may be.
+    ComponentTooLarge = "component_too_large",
+    /// Compiling took more than it may.
+    CompileBudgetExceeded = "compile_budget_exceeded",
+    /// What `describe` returned is not a descriptor, or contradicts itself.
+    DescriptorInvalid = "descriptor_invalid",
+
+    // Definitions.
+    /// A workflow definition has problems.
+    DefinitionInvalid = "definition_invalid",
+    /// A workflow has no active version.
+    WorkflowNotActive = "workflow_not_active",
+
+    // Refusals of intake.
+    /// The trigger's condition did not hold.
+    RuleNotMatched = "rule_not_matched",
+    /// A run for the record is unfinished, and the trigger allows one.
+    AlreadyRunning = "already_running",
+    /// The record has had its run, and the trigger allows one.
+    DuplicateTrigger = "duplicate_trigger",
+    /// The trigger needs a record and the event names none.
+    MissingRecordIdentity = "missing_record_identity",
+    /// The workflow is paused.
+    WorkflowPaused = "workflow_paused",
+
+    // The API.
+    /// The request cannot be read.
+    BadRequest = "bad_request",
+    /// No key, or one that does not hold.
+    Unauthenticated = "unauthenticated",
+    /// The key's scope does not allow it.
+    Forbidden = "forbidden",
+    /// Nothing by that name or id for this tenant.
+    NotFound = "not_found",
+    /// What exists is in the way.
+    Conflict = "conflict",
+    /// The body is larger than it may be.
+    TooLarge = "too_large",
+    /// The same idempotency key came with another request.
+    IdempotencyKeyReused = "idempotency_key_reused",
+    /// The first request with this idempotency key is still running.
+    IdempotencyKeyBusy = "idempotency_key_busy",
+    /// Only an unknown receipt can be resolved.
+    NotUnknown = "not_unknown",
+    /// The request may still arrive, so its absence cannot be known yet.
+    TooEarly = "too_early",
+    /// The database cannot be reached, or something failed that should not.
+    Internal = "internal",
+    /// The host cannot serve now.
+    Unavailable = "unavailable",
+}

@@ -1,0 +1,97 @@
+//! Limits: each a named number with its reason. Those of a block can only narrow its tenant's, and those the operator's.
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds of one execution of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepLimits {
+    /// Linear memory, summed over all memories of the store.
+    pub memory_bytes_max: u64,
+    /// Table elements, summed over all tables of the store.
+    pub table_elements_max: u64,
+    /// Guest CPU, counted in epoch ticks.
+    pub cpu_ms_max: u64,
+    /// Whole execution, waiting for answers included.
+    pub wall_ms_max: u64,
+    /// Output text.
+    pub output_bytes_max: u64,
+    /// Log text of one step.
+    pub log_bytes_max: u64,
+    /// Log lines of one step.
+    pub log_lines_max: u64,
+}
+
+impl StepLimits {
+    /// What an operator who says nothing grants.
+    pub const DEFAULT: Self = Self {
+        // A Rust block needs 2 MiB, a scripting runtime 30.
+        memory_bytes_max: 64 << 20,
+        // A Python component needs 12,000.
+        table_elements_max: 20_000,
+        // Blocks wait; they do not compute. One second is a thousand times what an ordinary one uses.
+        cpu_ms_max: 1_000,
+        // Sixty-four effects at two seconds, and less than a person's patience.
+        wall_ms_max: 120_000,
+        output_bytes_max: PAYLOAD_BYTES_MAX,
+        // Enough to explain a failure, too little to be a store.
+        log_bytes_max: 64 << 10,
+        log_lines_max: 1_000,
+    };
+}
+
+/// Component upload: Rust blocks are 0.1 MB, Python ones 20 to 40.
+pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
+/// Input and output of a step, and an event's data: larger things belong in a store that the payload points to.
+pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
+/// Effects of one step: beyond that, the work wants more steps.
+pub const EFFECTS_PER_STEP_MAX: u64 = 64;
+/// Body of a request that a block sends.
+pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 20;
+/// Body of an answer that is kept.
+pub const ANSWER_BODY_BYTES_MAX: u64 = 1 << 20;
+/// Labels, connection names, idempotency keys: they are index keys.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Error text that is stored and shown.
+pub const ERROR_TEXT_BYTES_MAX: usize = 4 << 10;
+/// Frames of a guest backtrace.
+pub const BACKTRACE_FRAMES_MAX: usize = 20;
+/// Lease losses of one step in a row before it is failed: one poisonous block must not take hosts down for ever.
+pub const HOST_LOSSES_MAX: u32 = 5;
+
+/// Makes foreign text fit to store and show: control characters escaped, cut at `bytes_max` on a character boundary.
+pub fn bounded_text(text: &str, bytes_max: usize) -> String {
+    const MARK: &str = "…";
+    let mut bounded = String::new();
+    for character in text.chars() {
+        let before = bounded.len();
+        if character.is_control() && character != '\n' && character != '\t' {
+            bounded.extend(character.escape_default());
+        } else {
+            bounded.push(character);
+        }
+        if bounded.len() > bytes_max.saturating_sub(MARK.len()) {
+            bounded.truncate(before);
+            bounded.push_str(MARK);
+            return bounded;
+        }
+    }
+    bounded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_is_escaped_and_cut() {
+        for (text, bytes_max, expected) in [
+            ("plain", 100, "plain"),
+            ("a\u{1b}[31mb\0", 100, "a\\u{1b}[31mb\\u{0}"),
+            ("line\nnext", 100, "line\nnext"),
+            ("ääää", 7, "ää…"),
+            ("", 0, ""),
+        ] {
+            assert_eq!(bounded_text(text, bytes_max), expected, "{text:?}");
+        }
+    }
+}

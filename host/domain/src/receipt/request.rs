@@ -1,0 +1,178 @@
+//! The canonical form of a request: what is hashed to tell whether a re-run asks for the same thing, and what a person may
+//! read of it.
+
+use serde_json::{Value, json};
+
+use super::RequestFacts;
+use crate::effect::{HttpRequest, Safety};
+use crate::id::Parts;
+
+/// Bytes of a body that the preview shows.
+pub const PREVIEW_BODY_BYTES_MAX: usize = 2 << 10;
+
+/// Header fields whose values are never shown or hashed: they are credentials, or the host's to give.
+const SECRET_HEADERS: [&str; 5] =
+    ["authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key"];
+
+/// The scope that an invariant, or the lack of one, gives to a content key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The run and all its replays.
+    Lineage(crate::id::LineageId),
+    /// Every run of the workflow.
+    Workflow(crate::id::WorkflowId),
+    /// Everything of the tenant.
+    Tenant(crate::id::TenantId),
+}
+
+/// What is kept of an HTTP request that goes to `url`.
+///
+/// The hash covers what the guest asked for: its own URL and the connection's name, so that a connection which moves to
+/// another base URL does not make a re-run differ from what it sent. `idempotency_key` is what will be sent; it is no part
+/// of the hash, and neither are credentials.
+pub fn http_facts(
+    request: &HttpRequest,
+    url: &str,
+    connection: Option<&str>,
+    safety: Safety,
+    idempotency_key: String,
+    scope: Scope,
+) -> RequestFacts {
+    let body = canonical_body(request);
+    let mut headers: Vec<(String, &str)> = request
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()))
+        .filter(|(name, _)| !SECRET_HEADERS.contains(&name.as_str()) && name != "idempotency-key")
+        .collect();
+    headers.sort();
+    let canonical = json!({
+        "body": hex::encode(hash(&body)),
+        "connection": connection,
+        "headers": headers,
+        "kind": "http",
+        "method": request.method,
+        "url": request.url,
+    });
+    let destination =
+        json!({ "connection": connection, "kind": "http", "method": request.method, "url": request.url });
+    let destination = hash(canonical_json(&destination).as_bytes());
+    let request_hash = hash(canonical_json(&canonical).as_bytes());
+    RequestFacts {
+        kind: "http".into(),
+        safety,
+        connection: connection.map(Into::into),
+        destination,
+        request_hash,
+        content_key: content_key(scope, "http", &destination, &request_hash),
+        idempotency_key,
+        preview: preview(request, url),
+    }
+}
+
+/// The key that an invariant guards: 16 bytes over scope, kind, destination and request.
+pub fn content_key(scope: Scope, kind: &str, destination: &[u8; 32], request_hash: &[u8; 32]) -> [u8; 16] {
+    let mut key = Parts::new(b"counterfoil-content-v1\0");
+    let (name, id) = match scope {
+        Scope::Lineage(id) => ("lineage", id.0),
+        Scope::Workflow(id) => ("workflow", id.0),
+        Scope::Tenant(id) => ("tenant", id.0),
+    };
+    for part in [name.as_bytes(), id.as_bytes(), kind.as_bytes(), destination, request_hash] {
+        key.part(part);
+    }
+    let digest = key.finish();
+    let mut short = [0; 16];
+    short.copy_from_slice(&digest[..16]);
+    short
+}
+
+/// RFC 8785, so that key order and number spelling do not matter.
+///
+/// # Panics
+/// Never for a JSON value: the canonical form only refuses non-finite numbers, which JSON does not have.
+pub fn canonical_json(value: &Value) -> String {
+    serde_json_canonicalizer::to_string(value).expect("a JSON value has a canonical form")
+}
+
+fn canonical_body(request: &HttpRequest) -> Vec<u8> {
+    let is_json = request.headers.iter().any(|(name, value)| {
+        name.eq_ignore_ascii_case("content-type") && {
+            let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+            essence == "application/json" || essence.ends_with("+json")
+        }
+    });
+    match serde_json::from_slice::<Value>(&request.body) {
+        Ok(value) if is_json => canonical_json(&value).into_bytes(),
+        _ => request.body.clone(),
+    }
+}
+
+fn preview(request: &HttpRequest, url: &str) -> Value {
+    let headers: Vec<Value> = request
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            let secret = SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str());
+            json!([name, if secret { "(not shown)" } else { value.as_str() }])
+        })
+        .collect();
+    let shown = &request.body[..request.body.len().min(PREVIEW_BODY_BYTES_MAX)];
+    // A NUL cannot be kept in jsonb; the replacement character says that something was there.
+    let body = String::from_utf8_lossy(shown).replace('\0', "\u{fffd}");
+    json!({
+        "method": request.method,
+        "url": url,
+        "headers": headers,
+        "body": body,
+        "body_bytes_len": request.body.len(),
+    })
+}
+
+fn hash(bytes: &[u8]) -> [u8; 32] {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::LineageId;
+
+    fn facts(method: &str, headers: &[(&str, &str)], body: &str) -> RequestFacts {
+        let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let request = HttpRequest { method: method.into(), url: "/x".into(), headers, body: body.into() };
+        let scope = Scope::Lineage(LineageId(uuid::Uuid::from_u128(1)));
+        http_facts(&request, "http://provider/x", Some("p"), Safety::AtMostOnce, "k".into(), scope)
+    }
+
+    #[test]
+    fn spelling_does_not_change_the_hash_and_content_does() {
+        let json = [("Content-Type", "application/json; charset=utf-8")];
+        let base = facts("POST", &json, r#"{"a":1,"b":[2.0]}"#);
+        for same in [
+            facts("POST", &json, "{ \"b\": [2], \"a\": 1e0 }"),
+            facts("POST", &[("content-type", json[0].1), ("Idempotency-Key", "other")], r#"{"a":1,"b":[2]}"#),
+            facts("POST", &[json[0], ("Authorization", "Bearer x")], r#"{"a":1,"b":[2]}"#),
+        ] {
+            assert_eq!(same.request_hash, base.request_hash);
+            assert_eq!(same.content_key, base.content_key);
+        }
+        for other in [
+            facts("PUT", &json, r#"{"a":1,"b":[2]}"#),
+            facts("POST", &json, r#"{"a":2,"b":[2]}"#),
+            facts("POST", &[], r#"{"a":1,"b":[2]}"#),
+            facts("POST", &[json[0], ("X-Mode", "test")], r#"{"a":1,"b":[2]}"#),
+        ] {
+            assert_ne!(other.request_hash, base.request_hash);
+        }
+    }
+
+    #[test]
+    fn a_preview_shows_no_credential() {
+        let facts = facts("POST", &[("Authorization", "Bearer canary"), ("cookie", "canary")], "hi\0");
+        let text = facts.preview.to_string();
+        assert!(!text.contains("canary"), "{text}");
+        assert_eq!(facts.preview["body"], "hi\u{fffd}");
+    }
+}
