@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod code;
+pub mod connection;
 pub mod effect;
 pub mod expression;
 pub mod id;
