@@ -1,0 +1,90 @@
+//! Where a call may go, and in what form: pure judgements over parsed values.
+//!
+//! A [`Destination`] is a URL that was judged; nothing else can be sent to. [`Reach`] makes one from what a block
+//! asked for, within a connection or a grant. [`AddressPolicy`] judges every address that a name resolves to.
+
+use std::net::IpAddr;
+
+mod address;
+mod destination;
+mod header;
+mod host;
+mod network;
+mod reach;
+
+pub use address::AddressPolicy;
+pub use destination::{Destination, Target, URL_BYTES_MAX};
+pub use header::{HEADER_BYTES_MAX, HEADERS_MAX, judge_headers, judge_method};
+pub use host::{AllowedHosts, HostPattern};
+pub use network::{Network, NetworkFault, PrivateNetwork};
+pub use reach::Reach;
+
+/// Why a call may not be made. `Display` is for the operator; a guest gets [`Refusal::GUEST_TEXT`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// An address that no call may reach from here.
+    #[error("address {address} is refused: {why}")]
+    Address {
+        /// The address that was judged.
+        address: IpAddr,
+        /// The class that it falls into.
+        why: &'static str,
+    },
+    /// The URL's form.
+    #[error("the URL is refused: {why}")]
+    Url {
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// A host name that names nothing on the public internet, or is not one.
+    #[error("host {host} is refused: {why}")]
+    Host {
+        /// The host as parsed.
+        host: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// A port that belongs to another protocol.
+    #[error("port {port} is refused: of the ports below 1024 only 80 and 443 may be called")]
+    Port {
+        /// The port.
+        port: u16,
+    },
+    /// The host is not among those that the connection, or the block's grant, allows.
+    #[error("{host}:{port} is not an allowed host")]
+    NotAllowed {
+        /// The host as parsed.
+        host: String,
+        /// The port, the scheme's own where the URL names none.
+        port: u16,
+    },
+    /// An entry of a list of allowed hosts that cannot be read.
+    #[error("allowed host {pattern:?} is not valid: {why}")]
+    Pattern {
+        /// The entry.
+        pattern: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// The request's method.
+    #[error("method {method:?} is refused: {why}")]
+    Method {
+        /// The method as given.
+        method: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// One header field, or all of them together.
+    #[error("header {name:?} is refused: {why}")]
+    Header {
+        /// The field's name as given.
+        name: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+}
+
+impl Refusal {
+    /// The only thing that a guest is told: were the reasons told apart, a block could map the network around it.
+    pub const GUEST_TEXT: &'static str = "this call is not allowed";
+}
