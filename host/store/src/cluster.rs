@@ -97,7 +97,7 @@ pub enum Durability {
     Volatile,
 }
 
-/// A running private cluster. Dropped, it ends as it would if this process died; [`Cluster::stop`] ends it in order.
+/// A running private cluster. It ends when this is dropped, or when the process dies.
 #[derive(Debug)]
 pub struct Cluster {
     // Fields are dropped in this order: the lock last, when the server is gone.
@@ -155,7 +155,7 @@ impl Cluster {
         self.version
     }
 
-    /// Ends the server and waits until it is gone.
+    /// Ends the server and waits until it is gone, without holding up the thread as a drop does.
     ///
     /// # Errors
     /// If it could not be waited for, or ended otherwise than asked; it is gone either way.

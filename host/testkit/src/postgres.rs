@@ -70,7 +70,9 @@ impl TestDatabase {
         let name = format!("test_{}_{count}_{}", std::process::id(), uuid::Uuid::now_v7().simple());
         let mut connection = server.admin.connect().await.context("connecting")?;
         let template = &server.template;
-        execute(&mut connection, format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}""#)).await?;
+        // Without fsync, copying the files takes half the time of copying their pages through the log.
+        let create = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY"#);
+        execute(&mut connection, create).await?;
         connection.close().await?;
         Ok(Self { name, admin: server.admin.clone() })
     }

@@ -23,8 +23,8 @@ const ELSEWHERE: &str = "/var/lib/counterfoil";
 /// A host that is ending writes a checkpoint, and is soon gone.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// A server whose host was killed is told so by the kernel, and gives its children five seconds.
-const VACANT_WAIT: Duration = Duration::from_secs(20);
+/// A server whose host was killed is told so by the kernel, and has at most `max_wal_size` to write before it ends.
+const VACANT_WAIT: Duration = Duration::from_mins(1);
 
 const POLL: Duration = Duration::from_millis(20);
 

@@ -127,11 +127,11 @@ fn set_groups(_gid: Gid) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Immediate shutdown: the host died without warning, and the one that comes next waits for this server to be gone.
-/// What was committed is in the log; a checkpoint now would only make it wait longer.
+/// Fast shutdown. The host that comes next waits for this server to be gone and for its own to be ready; after 200 MB
+/// of writes that took 0.7 s, and 6 to 8 s after an immediate shutdown, whose recovery reads all of it again.
 #[cfg(target_os = "linux")]
 fn tie_to_parent() -> Result<(), Errno> {
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGQUIT)
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGINT)
 }
 
 /// Only Linux has such a signal. Elsewhere a server outlives a host that was killed, and the next start says so.

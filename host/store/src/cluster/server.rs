@@ -18,7 +18,7 @@ use super::error::ClusterError;
 pub enum Shutdown {
     /// Open transactions are rolled back and everything is written; the next start has nothing to repair.
     Fast,
-    /// At once, as after the death of this process; the next start reads what was committed from the log.
+    /// At once, as if the server had crashed; the next start reads what was committed from the log.
     Immediate,
 }
 
@@ -102,7 +102,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Without an order the thread ends the server at once.
+        // Without an order the thread ends the server as the kernel would.
         drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -114,7 +114,7 @@ impl Drop for Server {
 async fn keep(mut child: Child, ordered: oneshot::Receiver<Shutdown>) -> std::io::Result<ExitStatus> {
     let how = tokio::select! {
         status = child.wait() => return status,
-        how = ordered => how.unwrap_or(Shutdown::Immediate),
+        how = ordered => how.unwrap_or(Shutdown::Fast),
     };
     for (signal, patience) in how.signals() {
         send(&child, *signal)?;
