@@ -42,9 +42,9 @@ CREATE TABLE receipts (
     answer_kind         text,
     answer_status       int,
     answer_headers      json,
+    -- Bytes, or text as UTF-8.
     answer_body         bytea,
     answer_truncated    boolean,
-    answer_text         text,
     reason              text,
     provider_receipt_id text,
     PRIMARY KEY (tenant_id, id),

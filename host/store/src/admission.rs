@@ -1,0 +1,310 @@
+//! What comes in becomes a run, or a refusal with its reason, once.
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::error::Row;
+use crate::run::Trigger;
+use crate::settle::{InlineArrays, NewStep, OpenArrays, RunEnd, SettledStep};
+use crate::transaction::{Tx, begin};
+use crate::{Store, StoreError};
+
+/// What one record may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedup {
+    /// One run, ever.
+    OncePerRecord,
+    /// One run at a time.
+    NotWhileRunning,
+    /// A run every time.
+    EveryTime,
+}
+
+/// A run to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admission {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its id, which is its lineage's too.
+    pub run: RunId,
+    /// Its workflow.
+    pub workflow: WorkflowId,
+    /// The version that it is pinned to.
+    pub version: WorkflowVersionId,
+    /// What starts at most one run of the workflow.
+    pub start_key: String,
+    /// What starts it.
+    pub trigger: Trigger,
+    /// The record that it is about.
+    pub record: Option<String>,
+    /// What the record may start.
+    pub dedup: Dedup,
+    /// The event, as expressions will see it.
+    pub event: Value,
+    /// The run's input.
+    pub input: Value,
+    /// Steps that settle with the admission.
+    pub inline: Vec<SettledStep>,
+    /// Steps that are open from then on.
+    pub open: Vec<NewStep>,
+    /// The run ends with its admission.
+    pub end: Option<RunEnd>,
+}
+
+/// What came of an admission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    /// The run exists from now on.
+    Started(RunId),
+    /// The start key had started this run before.
+    Exists(RunId),
+    /// There is no run, now or before.
+    Refused {
+        /// Which rule.
+        code: Code,
+        /// In words.
+        detail: String,
+    },
+}
+
+/// An admission that finds its place taken looks again at who took it; more than twice would be a bug.
+const TRIES_MAX: usize = 3;
+
+impl Store {
+    /// Admits a run, or refuses it, in one transaction with the delivery that says so.
+    pub async fn admit(&self, admission: &Admission) -> Result<Admitted, StoreError> {
+        for _ in 0..TRIES_MAX {
+            if let Some(admitted) = self.try_admit(admission).await? {
+                return Ok(admitted);
+            }
+        }
+        Err(StoreError::Unstorable("an admission whose place is taken by nobody"))
+    }
+
+    /// None if somebody else committed what stands in the way after this looked.
+    async fn try_admit(&self, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
+        let mut tx = begin(self.pool()).await?;
+        if let (Some(record), true) = (&admission.record, is_exclusive(admission)) {
+            hold_record(&mut tx, admission, record).await?;
+        }
+        let before = before(&mut tx, admission).await?;
+        if before.admitted.is_some() {
+            return Ok(before.admitted);
+        }
+        if let Some((code, detail)) = refusal(admission, &before) {
+            if let Trigger::Event { event, .. } = admission.trigger {
+                let Admission { tenant, workflow, version, .. } = *admission;
+                insert_refusal(&mut tx, tenant, event, workflow, version, code, &detail).await?;
+                tx.commit().await?;
+            }
+            return Ok(Some(Admitted::Refused { code, detail }));
+        }
+        if !insert(&mut tx, admission).await? {
+            return Ok(None);
+        }
+        tx.commit().await?;
+        if !admission.open.is_empty() {
+            self.wake();
+        }
+        Ok(Some(Admitted::Started(admission.run)))
+    }
+
+    /// Keeps the reason why an event does not start a workflow. What is known of the two already stays.
+    pub async fn refuse(
+        &self,
+        tenant: TenantId,
+        event: EventId,
+        workflow: WorkflowId,
+        version: WorkflowVersionId,
+        code: Code,
+        detail: &str,
+    ) -> Result<(), StoreError> {
+        let mut connection = self.pool().acquire().await?;
+        insert_refusal(&mut connection, tenant, event, workflow, version, code, detail).await
+    }
+}
+
+/// Whether the record limits what may start.
+fn is_exclusive(admission: &Admission) -> bool {
+    admission.dedup != Dedup::EveryTime && admission.record.is_some()
+}
+
+/// Lets one admission of a record look at a time, until its transaction ends.
+async fn hold_record(tx: &mut Tx, admission: &Admission, record: &str) -> Result<(), StoreError> {
+    // Two records with one hash wait for each other for nothing, which is harmless.
+    let key = format!("{}/{}/{record}", admission.tenant, admission.workflow);
+    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(&mut **tx).await?;
+    Ok(())
+}
+
+/// What is there before an admission.
+struct Before {
+    /// What became of the same start key, or of the same event.
+    admitted: Option<Admitted>,
+    record_has_run: bool,
+    record_has_open_run: bool,
+}
+
+/// Looks at what there is. A statement of its own, after the record's lock, so that it sees what was committed under it.
+async fn before(tx: &mut Tx, admission: &Admission) -> Result<Before, StoreError> {
+    let event = match admission.trigger {
+        Trigger::Api => None,
+        Trigger::Event { event, .. } => Some(event),
+    };
+    let found = sqlx::query!(
+        r#"SELECT
+             (SELECT id FROM runs WHERE tenant_id = $1 AND workflow_id = $2 AND start_key = $3) AS run,
+             d.refusal, d.detail AS "detail?",
+             EXISTS (
+                 SELECT FROM runs WHERE tenant_id = $1 AND workflow_id = $2 AND record_id = $5
+             ) AS "record_has_run!",
+             EXISTS (
+                 SELECT FROM runs
+                 WHERE tenant_id = $1 AND workflow_id = $2 AND record_id = $5 AND state = 'open'
+             ) AS "record_has_open_run!"
+         FROM (SELECT) AS one
+         LEFT JOIN deliveries d ON d.tenant_id = $1 AND d.event_id = $4 AND d.workflow_id = $2"#,
+        admission.tenant.0,
+        admission.workflow.0,
+        admission.start_key,
+        event.map(|event| event.0),
+        admission.record,
+    )
+    .fetch_one(&mut **tx)
+    .await?;
+    let admitted = match (found.run, found.refusal) {
+        (Some(run), _) => Some(Admitted::Exists(run.into())),
+        (None, Some(refusal)) => {
+            let row = Row { table: "deliveries", id: event.map_or_else(String::new, |id| id.to_string()) };
+            let code = row.need("refusal", Code::from_name(&refusal))?;
+            Some(Admitted::Refused { code, detail: found.detail.unwrap_or_default() })
+        }
+        (None, None) => None,
+    };
+    Ok(Before {
+        admitted,
+        record_has_run: found.record_has_run,
+        record_has_open_run: found.record_has_open_run,
+    })
+}
+
+/// Why the record may not start this run.
+fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
+    match admission.dedup {
+        Dedup::OncePerRecord if before.record_has_run => {
+            Some((Code::DuplicateTrigger, "the record has had its run of this workflow".into()))
+        }
+        Dedup::NotWhileRunning if before.record_has_open_run => {
+            Some((Code::AlreadyRunning, "a run of this workflow for the record is unfinished".into()))
+        }
+        _ => None,
+    }
+}
+
+/// Inserts the run with its steps and its delivery. False if something of it is there already: then the transaction is of
+/// no use any more.
+async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> {
+    let (trigger, event, ordinal) = match admission.trigger {
+        Trigger::Api => ("api", None, None),
+        Trigger::Event { event, ordinal } => ("event", Some(event.0), Some(ordinal.cast_signed())),
+    };
+    let inline = InlineArrays::new(&admission.inline);
+    let open = OpenArrays::new(admission.run, &admission.open);
+    let end = admission.end.as_ref();
+    let inserted = sqlx::query!(
+        // The unique keys are the backstop: of two that looked before either wrote, one inserts nothing here.
+        r#"WITH run AS (
+             INSERT INTO runs (tenant_id, id, lineage, workflow_id, version_id, start_key, trigger, event_id, ordinal,
+                 record_id, event, input, state, ended_at, output, error)
+             VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+                 COALESCE($12, 'open'), CASE WHEN $12 IS NOT NULL THEN now() END, $13, $14)
+             ON CONFLICT DO NOTHING
+             RETURNING tenant_id, id
+         ), open_run AS (
+             INSERT INTO open_runs (tenant_id, run_id, lineage, workflow_id, record_id, exclusive, open_steps)
+             SELECT tenant_id, id, id, $3, $9, $15, cardinality($23::uuid[]) FROM run WHERE $12 IS NULL
+             ON CONFLICT DO NOTHING
+             RETURNING run_id
+         ), delivery AS (
+             INSERT INTO deliveries (tenant_id, event_id, workflow_id, version_id, run_id)
+             SELECT tenant_id, $7, $3, $4, id FROM run WHERE $7 IS NOT NULL
+             ON CONFLICT DO NOTHING
+             RETURNING run_id
+         ), settled AS (
+             INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
+                 output, error, choice, queued_at)
+             SELECT run.tenant_id, run.id, s.id, run.id, s.node, s.iteration::int[], s.state, 1, 0,
+                 s.output::json, s.error::json, s.choice, now()
+             FROM run CROSS JOIN UNNEST(
+                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[]
+             ) AS s (id, node, iteration, state, output, error, choice)
+         ), opened AS (
+             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
+             SELECT run.tenant_id, s.id, run.id, run.id, s.node, s.iteration::int[], s.wait, s.block, now() + s.delay
+             FROM run CROSS JOIN UNNEST(
+                 $23::uuid[], $24::text[], $25::text[], $26::text[], $27::interval[], $28::bytea[]
+             ) AS s (id, node, iteration, wait, delay, block)
+         )
+         SELECT (SELECT count(*) FROM run) = 1
+            AND (SELECT count(*) FROM open_run) = ($12 IS NULL)::int
+            AND (SELECT count(*) FROM delivery) = ($7 IS NOT NULL)::int AS "whole!""#,
+        admission.tenant.0,
+        admission.run.0,
+        admission.workflow.0,
+        admission.version.0,
+        admission.start_key,
+        trigger,
+        event,
+        ordinal,
+        admission.record,
+        admission.event,
+        admission.input,
+        end.map(|end| end.state.name()),
+        end.and_then(|end| end.output.as_ref()),
+        end.and_then(|end| end.error.as_ref()),
+        is_exclusive(admission),
+        &inline.ids,
+        &inline.nodes,
+        &inline.iterations,
+        &inline.states,
+        &inline.outputs as &[Option<String>],
+        &inline.errors as &[Option<String>],
+        &inline.choices as &[Option<String>],
+        &open.ids,
+        &open.nodes,
+        &open.iterations,
+        &open.waits,
+        &open.delays,
+        &open.blocks as &[Option<Vec<u8>>],
+    )
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(inserted.whole)
+}
+
+async fn insert_refusal(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    event: EventId,
+    workflow: WorkflowId,
+    version: WorkflowVersionId,
+    code: Code,
+    detail: &str,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO deliveries (tenant_id, event_id, workflow_id, version_id, refusal, detail)
+         VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT DO NOTHING",
+        tenant.0,
+        event.0,
+        workflow.0,
+        version.0,
+        code.name(),
+        detail,
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}

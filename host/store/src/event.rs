@@ -1,0 +1,206 @@
+//! The outbox: typed facts that may start runs, each published once all that it starts has been admitted or refused.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::value;
+use crate::{Store, StoreError};
+
+/// An event to record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// Its id; recording it again changes nothing.
+    pub id: EventId,
+    /// Its type.
+    pub event_type: String,
+    /// The record that it is about.
+    pub record: Option<String>,
+    /// What it says.
+    pub data: Value,
+}
+
+/// An event that a publisher holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldEvent {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its id.
+    pub id: EventId,
+    /// Its type.
+    pub event_type: String,
+    /// The record that it is about.
+    pub record: Option<String>,
+    /// What it says.
+    pub data: Value,
+    /// When it was recorded.
+    pub recorded_at: DateTime<Utc>,
+    /// What proves that this publisher holds it.
+    pub hold: Uuid,
+}
+
+/// An active workflow that an event type may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// Its name.
+    pub workflow_name: String,
+    /// Its active version.
+    pub version: WorkflowVersionId,
+    /// Which of the version's triggers.
+    pub ordinal: u32,
+    /// The workflow is paused.
+    pub paused: bool,
+}
+
+/// What an event came to for one workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The workflow's name.
+    pub workflow: String,
+    /// The run that it started.
+    pub run: Option<RunId>,
+    /// Why it started none: code and detail.
+    pub refusal: Option<(String, String)>,
+    /// When that was decided.
+    pub at: DateTime<Utc>,
+}
+
+impl Store {
+    /// Records events. One whose id is known already is left as it is.
+    pub async fn record_events(&self, tenant: TenantId, events: &[NewEvent]) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = events.iter().map(|event| event.id.0).collect();
+        let types: Vec<String> = events.iter().map(|event| event.event_type.clone()).collect();
+        let records: Vec<Option<String>> = events.iter().map(|event| event.record.clone()).collect();
+        let data: Vec<String> = events.iter().map(|event| event.data.to_string()).collect();
+        sqlx::query!(
+            "INSERT INTO events (tenant_id, id, type, record_id, data)
+             SELECT $1, e.id, e.type, e.record_id, e.data::json
+             FROM UNNEST($2::uuid[], $3::text[], $4::text[], $5::text[]) AS e (id, type, record_id, data)
+             ON CONFLICT (tenant_id, id) DO NOTHING",
+            tenant.0,
+            &ids,
+            &types,
+            &records as &[Option<String>],
+            &data,
+        )
+        .execute(self.pool())
+        .await?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Takes pending events, the oldest first, for a time. No lock is held meanwhile; a publisher that dies lets its hold
+    /// run out.
+    pub async fn hold_events(&self, limit: u32, hold: Duration) -> Result<Vec<HeldEvent>, StoreError> {
+        let held = sqlx::query!(
+            r#"WITH due AS (
+                 SELECT tenant_id, id FROM events
+                 WHERE pending AND (hold_until IS NULL OR hold_until <= now())
+                 ORDER BY recorded_at
+                 LIMIT $1
+                 FOR UPDATE SKIP LOCKED
+             ), hold AS MATERIALIZED (SELECT gen_random_uuid() AS id)
+             UPDATE events e SET hold_id = hold.id, hold_until = now() + $2
+             FROM due CROSS JOIN hold
+             WHERE e.tenant_id = due.tenant_id AND e.id = due.id
+             RETURNING e.tenant_id, e.id, e.type AS event_type, e.record_id, e.data, e.recorded_at,
+                 e.hold_id AS "hold_id!""#,
+            i64::from(limit),
+            value::interval(hold),
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let mut held: Vec<HeldEvent> = held
+            .into_iter()
+            .map(|event| HeldEvent {
+                tenant: event.tenant_id.into(),
+                id: event.id.into(),
+                event_type: event.event_type,
+                record: event.record_id,
+                data: event.data,
+                recorded_at: event.recorded_at,
+                hold: event.hold_id,
+            })
+            .collect();
+        held.sort_by_key(|event| event.recorded_at);
+        Ok(held)
+    }
+
+    /// Marks events published that are still under this hold, and says how many were.
+    pub async fn publish_events(&self, hold: Uuid, ids: &[(TenantId, EventId)]) -> Result<u64, StoreError> {
+        let tenants: Vec<Uuid> = ids.iter().map(|(tenant, _)| tenant.0).collect();
+        let events: Vec<Uuid> = ids.iter().map(|(_, event)| event.0).collect();
+        let published = sqlx::query!(
+            "UPDATE events e SET pending = false, published_at = now(), hold_id = NULL, hold_until = NULL
+             FROM UNNEST($2::uuid[], $3::uuid[]) AS p (tenant_id, id)
+             WHERE e.tenant_id = p.tenant_id AND e.id = p.id AND e.hold_id = $1 AND e.pending",
+            hold,
+            &tenants,
+            &events,
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(published.rows_affected())
+    }
+
+    /// The workflows that events of a type may start, in a stable order.
+    pub async fn bindings(&self, tenant: TenantId, event_type: &str) -> Result<Vec<Binding>, StoreError> {
+        let bindings = sqlx::query!(
+            "SELECT b.workflow_id, w.name, b.version_id, b.ordinal, w.paused FROM bindings b
+             JOIN workflows w ON w.tenant_id = b.tenant_id AND w.id = b.workflow_id
+             WHERE b.tenant_id = $1 AND b.event_type = $2
+             ORDER BY w.name, b.ordinal",
+            tenant.0,
+            event_type,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(bindings
+            .into_iter()
+            .map(|binding| Binding {
+                workflow: binding.workflow_id.into(),
+                workflow_name: binding.name,
+                version: binding.version_id.into(),
+                ordinal: binding.ordinal.cast_unsigned(),
+                paused: binding.paused,
+            })
+            .collect())
+    }
+
+    /// What an event came to, by workflow; empty while it is pending, none if there is no such event.
+    pub async fn outcomes(
+        &self,
+        tenant: TenantId,
+        event: EventId,
+    ) -> Result<Option<Vec<Outcome>>, StoreError> {
+        let known =
+            sqlx::query_scalar!("SELECT id FROM events WHERE tenant_id = $1 AND id = $2", tenant.0, event.0)
+                .fetch_optional(self.pool())
+                .await?;
+        if known.is_none() {
+            return Ok(None);
+        }
+        let deliveries = sqlx::query!(
+            "SELECT w.name, d.run_id, d.refusal, d.detail, d.at FROM deliveries d
+             JOIN workflows w ON w.tenant_id = d.tenant_id AND w.id = d.workflow_id
+             WHERE d.tenant_id = $1 AND d.event_id = $2
+             ORDER BY w.name",
+            tenant.0,
+            event.0,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let outcomes = deliveries.into_iter().map(|delivery| Outcome {
+            workflow: delivery.name,
+            run: delivery.run_id.map(RunId),
+            refusal: delivery.refusal.map(|code| (code, delivery.detail)),
+            at: delivery.at,
+        });
+        Ok(Some(outcomes.collect()))
+    }
+}

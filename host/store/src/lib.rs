@@ -1,0 +1,136 @@
+//! Every SQL statement, every lock, every fence.
+//!
+//! A function takes a value and gives one verdict; only this room opens transactions. Every statement begins with the
+//! tenant, so that another tenant's id finds what an id finds that does not exist.
+//!
+//! Locks are taken in one order: the row in `open_runs`, the open step, its receipts. Whoever changes which steps a run
+//! has open takes the first; whoever ends an execution of a step, or settles what was unknown, takes the second before
+//! it looks at the third.
+
+#![warn(missing_docs)]
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::ports::Faults;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, PgPool};
+
+pub mod admission;
+pub mod audit;
+pub mod block;
+pub mod cluster;
+pub mod connection;
+mod error;
+pub mod event;
+pub mod idempotency;
+pub mod key;
+pub mod metrics;
+pub mod page;
+pub mod receipt;
+pub mod run;
+pub mod settle;
+pub mod step;
+pub mod tenant;
+pub mod timeline;
+mod transaction;
+mod value;
+pub mod wake;
+pub mod workflow;
+
+pub use self::error::StoreError;
+pub use self::page::Page;
+
+use self::wake::Waker;
+
+/// Longest that one statement may take: the longest of ours takes milliseconds.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that one statement may wait for a lock. Shorter than a lease, so that an owner hears of it in time.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// A transaction that says nothing for so long belongs to a host that is frozen; what it holds is let go.
+const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that a caller waits for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Claims are one statement at a time; the second is for a neighbour in the same process.
+const CLAIM_CONNECTIONS_MAX: u32 = 2;
+
+/// How to reach the database.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// `postgres://…`, of a direct connection.
+    pub url: String,
+    /// Connections to keep at most, beside the two for claims and the two for wake-ups.
+    pub connections_max: u32,
+}
+
+/// The database. Clones share everything.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease.
+    claims: PgPool,
+    options: PgConnectOptions,
+    faults: Arc<dyn Faults>,
+    waker: Waker,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Connects, and holds every connection to the time limits above.
+    pub async fn connect(config: StoreConfig, faults: Arc<dyn Faults>) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(&config.url)?
+            .application_name("counterfoil")
+            .disable_statement_logging();
+        let limited = options.clone().options([
+            ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
+            ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
+            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT.as_millis().to_string()),
+        ]);
+        // A connection is looked at when it comes back; to look again when it goes out doubles the cost of a statement.
+        let pool = |connections_max| {
+            PgPoolOptions::new()
+                .max_connections(connections_max)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .test_before_acquire(false)
+        };
+        let claims = limited.clone().options([("synchronous_commit", "off")]);
+        let inner = Inner {
+            pool: pool(config.connections_max).connect_with(limited).await?,
+            claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
+            options,
+            faults,
+            waker: Waker::new(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Applies the migrations that the database does not have yet. Hosts that do so at once wait for each other.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        // The lock that is held meanwhile belongs to a session, and a migration may take longer than a statement may.
+        let mut connection = self.inner.options.connect().await?;
+        sqlx::migrate!("../../migrations").run(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    /// The database's clock, if it answers.
+    pub async fn ping(&self) -> Result<DateTime<Utc>, StoreError> {
+        let now = sqlx::query_scalar!(r#"SELECT now() AS "now!""#).fetch_one(self.pool()).await?;
+        Ok(now)
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.inner.pool
+    }
+}

@@ -1,0 +1,59 @@
+//! One receipt, with everything that is known of it.
+
+use counterfoil_domain::id::{EffectId, TenantId};
+use counterfoil_domain::receipt::ReceiptState;
+
+use super::{HistoryEntry, ReceiptRow, ReceiptView};
+use crate::error::Row;
+use crate::{Store, StoreError};
+
+impl Store {
+    /// A receipt with its history.
+    pub async fn receipt(&self, tenant: TenantId, id: EffectId) -> Result<Option<ReceiptView>, StoreError> {
+        let row = sqlx::query_as!(
+            ReceiptRow,
+            "SELECT * FROM receipts WHERE tenant_id = $1 AND id = $2",
+            tenant.0,
+            id.0,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let workflow = sqlx::query_scalar!(
+            "SELECT w.name FROM runs r
+             JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
+             WHERE r.tenant_id = $1 AND r.id = $2",
+            tenant.0,
+            row.run_id,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let mut view = row.view(workflow.unwrap_or_default())?;
+        view.history = self.history(tenant, id).await?;
+        Ok(Some(view))
+    }
+
+    async fn history(&self, tenant: TenantId, id: EffectId) -> Result<Vec<HistoryEntry>, StoreError> {
+        let moves = sqlx::query!(
+            "SELECT at, from_state, to_state, actor, evidence FROM receipt_history
+             WHERE tenant_id = $1 AND receipt_id = $2 ORDER BY at",
+            tenant.0,
+            id.0,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let row = Row { table: "receipt_history of", id };
+        moves
+            .into_iter()
+            .map(|entry| {
+                Ok(HistoryEntry {
+                    at: entry.at,
+                    from: row.need("from_state", ReceiptState::from_name(&entry.from_state))?,
+                    to: row.need("to_state", ReceiptState::from_name(&entry.to_state))?,
+                    actor: entry.actor,
+                    evidence: entry.evidence,
+                })
+            })
+            .collect()
+    }
+}

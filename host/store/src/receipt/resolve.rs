@@ -1,0 +1,155 @@
+//! What somebody outside says of an unknown receipt, and steps that go on afterwards.
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::id::{EffectId, RunId, TenantId};
+use counterfoil_domain::receipt::resolution::Unresolvable;
+use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, Transition};
+use serde_json::json;
+
+use super::row::slot_columns;
+use super::{ReceiptRow, Resolved, apply, hold_slot};
+use crate::audit::audit;
+use crate::error::Row;
+use crate::settle::Swap;
+use crate::step::{hold_place, resume};
+use crate::transaction::{Tx, begin};
+use crate::value;
+use crate::{Store, StoreError};
+
+/// What came of a wish to resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resumed {
+    /// Every blocked step was looked at.
+    Done {
+        /// Steps that go on.
+        resumed: u32,
+        /// Steps that have something unknown still.
+        blocked: u32,
+    },
+    /// There is no such run.
+    NotFound,
+}
+
+impl Store {
+    /// Resolves a receipt. `decide` judges it as it stands, at the time that it is given, with everything locked that could
+    /// change the answer. If `resume`, a step that was blocked on it goes on.
+    ///
+    /// If the effect took place, the other receipts of its slot whose outcome is open are verified by it.
+    pub async fn resolve(
+        &self,
+        tenant: TenantId,
+        id: EffectId,
+        decide: impl FnOnce(&Receipt, DateTime<Utc>) -> Result<Transition, Unresolvable> + Send,
+        resume: bool,
+        actor: &Actor,
+    ) -> Result<Resolved, StoreError> {
+        let mut tx = begin(self.pool()).await?;
+        let Some(seen) = find(&mut tx, tenant, id).await? else {
+            return Ok(Resolved::NotFound);
+        };
+        let open = hold_place(&mut tx, tenant, &seen.place).await?;
+        hold_slot(&mut tx, tenant, id).await?;
+        let Some(receipt) = find(&mut tx, tenant, id).await? else {
+            return Ok(Resolved::NotFound);
+        };
+        // Not now(): that stood still while the locks were waited for.
+        let now = sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&mut *tx).await?;
+        let transition = match decide(&receipt, now) {
+            Ok(transition) => transition,
+            Err(refused) => return Ok(Resolved::Refused(refused)),
+        };
+        if let Swap::Lost { found } = apply(&mut tx, &transition).await? {
+            let found = found.unwrap_or(transition.from());
+            return Ok(Resolved::Refused(Unresolvable::NotUnknown(found)));
+        }
+        verify_siblings(&mut tx, &receipt, &transition).await?;
+        let detail = json!({ "to": transition.to(), "what": transition.what() });
+        audit(&mut tx, tenant, actor, "effect.resolve", Some(id.0), Some(receipt.run), &detail).await?;
+        let resumed = match open {
+            Some(step) if resume && step.is_blocked => self::resume(&mut tx, tenant, step.id).await?,
+            _ => false,
+        };
+        tx.commit().await?;
+        if resumed {
+            self.wake();
+        }
+        Ok(Resolved::Done { resumed, run: receipt.run })
+    }
+
+    /// Lets every blocked step of a run go on that has nothing unknown any more.
+    pub async fn resume(&self, tenant: TenantId, run: RunId, actor: &Actor) -> Result<Resumed, StoreError> {
+        let mut tx = begin(self.pool()).await?;
+        let known =
+            sqlx::query_scalar!("SELECT id FROM runs WHERE tenant_id = $1 AND id = $2", tenant.0, run.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        if known.is_none() {
+            return Ok(Resumed::NotFound);
+        }
+        let steps = sqlx::query_scalar!(
+            "SELECT id FROM open_steps WHERE tenant_id = $1 AND run_id = $2 AND wait = 'blocked'
+             ORDER BY id FOR UPDATE",
+            tenant.0,
+            run.0,
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let (mut resumed, mut blocked) = (0, 0);
+        for step in steps {
+            if resume(&mut tx, tenant, step.into()).await? { resumed += 1 } else { blocked += 1 }
+        }
+        let detail = json!({ "resumed": resumed, "blocked": blocked });
+        audit(&mut tx, tenant, actor, "run.resume", Some(run.0), Some(run), &detail).await?;
+        tx.commit().await?;
+        if resumed > 0 {
+            self.wake();
+        }
+        Ok(Resumed::Done { resumed, blocked })
+    }
+}
+
+async fn find(tx: &mut Tx, tenant: TenantId, id: EffectId) -> Result<Option<Receipt>, StoreError> {
+    let row = sqlx::query_as!(
+        ReceiptRow,
+        "SELECT * FROM receipts WHERE tenant_id = $1 AND id = $2",
+        tenant.0,
+        id.0,
+    )
+    .fetch_optional(&mut **tx)
+    .await?;
+    row.map(Receipt::try_from).transpose()
+}
+
+/// Moves the slot's other open receipts to verified, if this one's effect took place. The caller holds the slot's locks.
+async fn verify_siblings(tx: &mut Tx, receipt: &Receipt, transition: &Transition) -> Result<(), StoreError> {
+    let took_place = matches!(transition.to(), ReceiptState::Committed | ReceiptState::Verified);
+    let Some(recorded) = transition.recorded().filter(|_| took_place) else {
+        return Ok(());
+    };
+    let (slot_label, slot_ordinal) = slot_columns(&receipt.slot);
+    let siblings = sqlx::query!(
+        "SELECT id, state FROM receipts
+         WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4
+           AND slot_label IS NOT DISTINCT FROM $5 AND slot_ordinal IS NOT DISTINCT FROM $6
+           AND id <> $7 AND state IN ('dispatched', 'unknown')
+         ORDER BY dispatch_number",
+        receipt.tenant.0,
+        receipt.place.lineage.0,
+        receipt.place.node,
+        &value::path_out(&receipt.place.iteration),
+        slot_label,
+        slot_ordinal,
+        receipt.id.0,
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    for sibling in siblings {
+        let row = Row { table: "receipts", id: EffectId(sibling.id) };
+        let from = row.need("state", ReceiptState::from_name(&sibling.state))?;
+        let what = Move::VerifyBySibling { sibling: receipt.id, recorded: recorded.clone() };
+        let verify = Transition::new(receipt.tenant, row.id, from, transition.by().clone(), what)
+            .map_err(|_| StoreError::Unstorable("an open receipt cannot be verified"))?;
+        apply(tx, &verify).await?;
+    }
+    Ok(())
+}

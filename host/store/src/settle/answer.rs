@@ -1,0 +1,93 @@
+//! Writes that commit with the end of an execution, or before its next dispatch; and answers that are written alone.
+
+use counterfoil_domain::id::Place;
+use counterfoil_domain::receipt::{ReceiptState, Transition};
+
+use super::{OwnWrite, Swap};
+use crate::receipt::{apply, hold_slot, insert_answered};
+use crate::step::{Fence, hold_place, resume};
+use crate::transaction::{Tx, begin};
+use crate::{Store, StoreError};
+
+/// What came of one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Done,
+    /// The receipt stands neither where it was expected nor where it was to go.
+    Moved,
+    /// The receipt exists already.
+    Exists,
+}
+
+/// Carries out one write of the execution that holds `fence`. The caller holds the step's lock.
+pub(crate) async fn write(tx: &mut Tx, fence: &Fence, own: &OwnWrite) -> Result<Written, StoreError> {
+    match own {
+        OwnWrite::Answer(transition) => Ok(match apply(tx, transition).await? {
+            Swap::Moved => Written::Done,
+            // Written before, by a call whose own answer was lost.
+            Swap::Lost { found } if found == Some(transition.to()) => Written::Done,
+            Swap::Lost { .. } => Written::Moved,
+        }),
+        OwnWrite::ReadOnly(receipt) => {
+            let inserted = insert_answered(tx, receipt, fence.lease).await?;
+            Ok(if inserted { Written::Done } else { Written::Exists })
+        }
+    }
+}
+
+impl Store {
+    /// Records an answer alone, lease or no lease: whoever sent an effect may always say what came of it. The first
+    /// transition is the answer; the others, if there are any, follow from it for the other receipts of its slot.
+    ///
+    /// If that settles what a step was blocked on, the step goes on in the same attempt.
+    pub async fn record_answer(&self, transitions: &[Transition]) -> Result<Swap, StoreError> {
+        let Some((answer, others)) = transitions.split_first() else {
+            return Err(StoreError::Unstorable("an answer without a transition"));
+        };
+        let is_plain = others.is_empty()
+            && answer.from() == ReceiptState::Dispatched
+            && answer.to() == ReceiptState::Committed;
+        if is_plain {
+            // Nothing can be blocked on it: whatever blocks a step moves its dispatched receipts to unknown first.
+            let mut connection = self.pool().acquire().await?;
+            return apply(&mut connection, answer).await;
+        }
+        let mut tx = begin(self.pool()).await?;
+        let Some(place) = place(&mut tx, answer).await? else {
+            return Ok(Swap::Lost { found: None });
+        };
+        let open = hold_place(&mut tx, answer.tenant(), &place).await?;
+        hold_slot(&mut tx, answer.tenant(), answer.receipt()).await?;
+        if let Swap::Lost { found } = apply(&mut tx, answer).await? {
+            return Ok(Swap::Lost { found });
+        }
+        for other in others {
+            // Lost to an answer of its own, which says the same.
+            apply(&mut tx, other).await?;
+        }
+        let resumed = match open {
+            Some(step) if step.is_blocked => resume(&mut tx, answer.tenant(), step.id).await?,
+            _ => false,
+        };
+        tx.commit().await?;
+        if resumed {
+            self.wake();
+        }
+        Ok(Swap::Moved)
+    }
+}
+
+async fn place(tx: &mut Tx, transition: &Transition) -> Result<Option<Place>, StoreError> {
+    let place = sqlx::query!(
+        "SELECT lineage, node, iteration FROM receipts WHERE tenant_id = $1 AND id = $2",
+        transition.tenant().0,
+        transition.receipt().0,
+    )
+    .fetch_optional(&mut **tx)
+    .await?;
+    Ok(place.map(|place| Place {
+        lineage: place.lineage.into(),
+        node: place.node,
+        iteration: crate::value::path_in(&place.iteration),
+    }))
+}

@@ -1,0 +1,115 @@
+//! Wake-ups: a hint that steps or events may be due, so that nobody has to wait for the next poll.
+//!
+//! In this process they go through a channel. Other processes hear of them by NOTIFY, which is sent from a connection of
+//! its own, outside every transaction that does work, and at most once in [`NOTIFY_INTERVAL`]: a NOTIFY inside a commit
+//! makes all commits wait for one another. Everything is right with every wake-up lost.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{ConnectOptions, PgConnection};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+const CHANNEL: &str = "counterfoil";
+/// Long enough that a busy host sends few, short enough that a person does not notice.
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
+/// A database that is down is not helped by being asked all the time.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// Hears of wake-ups.
+#[derive(Debug, Clone)]
+pub struct Wakes(watch::Receiver<()>);
+
+impl Wakes {
+    /// Returns when there has been a wake-up since the last call, or since this was made. Never returns if the store is
+    /// gone.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The sending side: one channel for everybody here, and one for what the other processes must hear of.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    here: watch::Sender<()>,
+    elsewhere: watch::Sender<()>,
+    /// By which a process knows its own notifications.
+    process: Uuid,
+}
+
+impl Waker {
+    pub(crate) fn new() -> Self {
+        Self { here: watch::Sender::new(()), elsewhere: watch::Sender::new(()), process: Uuid::now_v7() }
+    }
+}
+
+impl Store {
+    /// Says that steps or events may be due.
+    pub fn wake(&self) {
+        self.inner.waker.here.send_replace(());
+        self.inner.waker.elsewhere.send_replace(());
+    }
+
+    /// Hears of every wake-up from now on.
+    pub fn wakes(&self) -> Wakes {
+        Wakes(self.inner.waker.here.subscribe())
+    }
+
+    /// Carries wake-ups between processes until `cancel`. Without it each process lives by its own and by polling.
+    pub async fn listen(&self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.listen_for_ever()).await;
+    }
+
+    async fn listen_for_ever(&self) {
+        loop {
+            let Err(error) = self.listen_once().await;
+            warn!(%error, "lost the connection for wake-ups; polling meanwhile");
+            tokio::time::sleep(RECONNECT_DELAY).await;
+        }
+    }
+
+    async fn listen_once(&self) -> Result<std::convert::Infallible, StoreError> {
+        // The listener keeps its connection; one of the pool's would be missed there.
+        let own = PgPoolOptions::new().max_connections(1).connect_with(self.inner.options.clone()).await?;
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.listen(CHANNEL).await?;
+        let mut notifier = self.inner.options.connect().await?;
+        debug!("listening for wake-ups");
+        // What was said while nobody listened is unknown.
+        self.inner.waker.here.send_replace(());
+        tokio::select! {
+            failed = self.receive(&mut listener) => failed,
+            failed = self.send(&mut notifier) => failed,
+        }
+    }
+
+    async fn receive(&self, listener: &mut PgListener) -> Result<std::convert::Infallible, StoreError> {
+        let own = self.inner.waker.process.to_string();
+        loop {
+            let notification = listener.try_recv().await?;
+            // None says that the connection was lost and made anew.
+            if notification.is_none_or(|notification| notification.payload() != own) {
+                self.inner.waker.here.send_replace(());
+            }
+        }
+    }
+
+    async fn send(&self, notifier: &mut PgConnection) -> Result<std::convert::Infallible, StoreError> {
+        let own = self.inner.waker.process.to_string();
+        let mut elsewhere = self.inner.waker.elsewhere.subscribe();
+        loop {
+            if elsewhere.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            sqlx::query!("SELECT pg_notify($1, $2)", CHANNEL, own).execute(&mut *notifier).await?;
+            tokio::time::sleep(NOTIFY_INTERVAL).await;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Workflows: every save is an immutable version; the active one serves new runs.
+
+mod read;
+mod save;
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::id::{WorkflowId, WorkflowVersionId};
+use serde_json::Value;
+
+/// A version to save.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewVersion {
+    /// Id of the workflow, if the name is new.
+    pub workflow: WorkflowId,
+    /// Id of the version, if it is one.
+    pub version: WorkflowVersionId,
+    /// Hash over the definition and what it pins.
+    pub definition_hash: [u8; 32],
+    /// The definition.
+    pub definition: Value,
+    /// As its author wrote it.
+    pub source: String,
+    /// The compiled plan.
+    pub plan: Value,
+}
+
+/// What came of a save.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// The version that the definition is now.
+    pub version: WorkflowVersionId,
+    /// Its number, from 1.
+    pub number: u32,
+    /// The newest version was this already.
+    pub unchanged: bool,
+}
+
+/// What came of a wish to activate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activated {
+    /// There is no such workflow, or no such version of it.
+    NotFound,
+    /// New runs are of this version.
+    Active {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// The version.
+        version: WorkflowVersionId,
+        /// Its number.
+        number: u32,
+    },
+}
+
+/// A workflow in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkflowRow {
+    /// Its id.
+    pub id: WorkflowId,
+    /// Its name.
+    pub name: String,
+    /// It is paused.
+    pub paused: bool,
+    /// Number of the active version.
+    pub active: Option<u32>,
+    /// Number of the newest version.
+    pub newest: u32,
+}
+
+impl WorkflowRow {
+    /// Where a list goes on after this row.
+    pub fn cursor(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// A workflow with its versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkflowView {
+    /// Its id.
+    pub id: WorkflowId,
+    /// Its name.
+    pub name: String,
+    /// It is paused.
+    pub paused: bool,
+    /// Number of the active version.
+    pub active: Option<u32>,
+    /// Its versions, the newest first.
+    pub versions: Vec<VersionRow>,
+}
+
+/// A version in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// Its id.
+    pub id: WorkflowVersionId,
+    /// Its number, from 1.
+    pub number: u32,
+    /// Hash over the definition and what it pins.
+    pub definition_hash: [u8; 32],
+    /// When it was saved.
+    pub created_at: DateTime<Utc>,
+}
+
+/// A version with its contents.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VersionFull {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// Its name.
+    pub workflow_name: String,
+    /// The version's id.
+    pub version: WorkflowVersionId,
+    /// Its number, from 1.
+    pub number: u32,
+    /// The definition.
+    pub definition: Value,
+    /// As its author wrote it.
+    pub source: String,
+    /// The compiled plan.
+    pub plan: Value,
+}
+
+/// What a new run of a workflow is pinned to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActiveVersion {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// The active version.
+    pub version: WorkflowVersionId,
+    /// Its number.
+    pub number: u32,
+    /// The compiled plan.
+    pub plan: Value,
+    /// The definition.
+    pub definition: Value,
+    /// The workflow is paused.
+    pub paused: bool,
+}

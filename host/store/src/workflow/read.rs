@@ -1,0 +1,159 @@
+//! Reading workflows.
+
+use counterfoil_domain::id::{TenantId, WorkflowVersionId};
+
+use super::{ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
+use crate::error::Row;
+use crate::page::Page;
+use crate::value;
+use crate::{Store, StoreError};
+
+impl Store {
+    /// A tenant's workflows, by name.
+    pub async fn workflows(&self, tenant: TenantId, page: Page) -> Result<Vec<WorkflowRow>, StoreError> {
+        let workflows = sqlx::query!(
+            r#"SELECT w.id, w.name, w.paused, a.number AS "active?",
+                 (SELECT max(n.number) FROM workflow_versions n
+                  WHERE n.tenant_id = w.tenant_id AND n.workflow_id = w.id) AS newest
+             FROM workflows w
+             LEFT JOIN workflow_versions a ON a.tenant_id = w.tenant_id AND a.id = w.active_version_id
+             WHERE w.tenant_id = $1 AND ($2::text IS NULL OR w.name > $2)
+             ORDER BY w.name
+             LIMIT $3"#,
+            tenant.0,
+            page.after,
+            page.limit(),
+        )
+        .fetch_all(self.pool())
+        .await?;
+        workflows
+            .into_iter()
+            .map(|workflow| {
+                let row = Row { table: "workflows", id: &workflow.name };
+                let number = |number| value::count(&row, "number", number);
+                Ok(WorkflowRow {
+                    id: workflow.id.into(),
+                    paused: workflow.paused,
+                    active: workflow.active.map(number).transpose()?,
+                    newest: number(workflow.newest.unwrap_or(0))?,
+                    name: workflow.name,
+                })
+            })
+            .collect()
+    }
+
+    /// A workflow with its versions.
+    pub async fn workflow(&self, tenant: TenantId, name: &str) -> Result<Option<WorkflowView>, StoreError> {
+        let workflow = sqlx::query!(
+            "SELECT id, paused, active_version_id FROM workflows WHERE tenant_id = $1 AND name = $2",
+            tenant.0,
+            name,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(workflow) = workflow else { return Ok(None) };
+        let versions = sqlx::query!(
+            "SELECT id, number, definition_hash, created_at FROM workflow_versions
+             WHERE tenant_id = $1 AND workflow_id = $2 ORDER BY number DESC",
+            tenant.0,
+            workflow.id,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let versions: Vec<VersionRow> = versions
+            .into_iter()
+            .map(|version| {
+                let row = Row { table: "workflow_versions", id: WorkflowVersionId(version.id) };
+                Ok(VersionRow {
+                    id: row.id,
+                    number: value::count(&row, "number", version.number)?,
+                    definition_hash: row
+                        .read("definition_hash", version.definition_hash.as_slice().try_into())?,
+                    created_at: version.created_at,
+                })
+            })
+            .collect::<Result<_, StoreError>>()?;
+        let is_active = |version: &&VersionRow| Some(version.id.0) == workflow.active_version_id;
+        Ok(Some(WorkflowView {
+            id: workflow.id.into(),
+            name: name.into(),
+            paused: workflow.paused,
+            active: versions.iter().find(is_active).map(|version| version.number),
+            versions,
+        }))
+    }
+
+    /// A version with its contents.
+    pub async fn version(
+        &self,
+        tenant: TenantId,
+        version: WorkflowVersionId,
+    ) -> Result<Option<VersionFull>, StoreError> {
+        let found = sqlx::query!(
+            "SELECT v.workflow_id, w.name, v.number, v.definition, v.source, v.plan FROM workflow_versions v
+             JOIN workflows w ON w.tenant_id = v.tenant_id AND w.id = v.workflow_id
+             WHERE v.tenant_id = $1 AND v.id = $2",
+            tenant.0,
+            version.0,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(found) = found else { return Ok(None) };
+        let row = Row { table: "workflow_versions", id: version };
+        Ok(Some(VersionFull {
+            workflow: found.workflow_id.into(),
+            workflow_name: found.name,
+            version,
+            number: value::count(&row, "number", found.number)?,
+            definition: found.definition,
+            source: found.source,
+            plan: found.plan,
+        }))
+    }
+
+    /// The version of a workflow with that number.
+    pub async fn version_number(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        number: u32,
+    ) -> Result<Option<VersionFull>, StoreError> {
+        let version = sqlx::query_scalar!(
+            "SELECT v.id FROM workflows w
+             JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.workflow_id = w.id
+             WHERE w.tenant_id = $1 AND w.name = $2 AND v.number = $3",
+            tenant.0,
+            name,
+            number.cast_signed(),
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        match version {
+            Some(version) => self.version(tenant, version.into()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What a new run of a workflow is pinned to; none if the workflow does not exist or has no active version.
+    pub async fn active(&self, tenant: TenantId, name: &str) -> Result<Option<ActiveVersion>, StoreError> {
+        let found = sqlx::query!(
+            "SELECT w.id, w.paused, v.id AS version_id, v.number, v.plan, v.definition FROM workflows w
+             JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
+             WHERE w.tenant_id = $1 AND w.name = $2",
+            tenant.0,
+            name,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(found) = found else { return Ok(None) };
+        let row = Row { table: "workflow_versions", id: WorkflowVersionId(found.version_id) };
+        Ok(Some(ActiveVersion {
+            workflow: found.id.into(),
+            version: row.id,
+            number: value::count(&row, "number", found.number)?,
+            plan: found.plan,
+            definition: found.definition,
+            paused: found.paused,
+        }))
+    }
+}
