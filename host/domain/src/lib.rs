@@ -17,3 +17,4 @@ pub mod ports;
 pub mod receipt;
 pub mod step;
 pub mod timeline;
+pub mod workflow;

@@ -9,37 +9,56 @@ use crate::limits::{ERROR_TEXT_BYTES_MAX, PAYLOAD_BYTES_MAX, bounded_text};
 use crate::ports::StepEnd;
 
 /// How often, and how soon, a step is tried again after a failure that may pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
     /// Tries after the first.
     pub retries_max: u32,
-    /// Wait before the first retry.
-    pub delay_ms_min: u64,
-    /// Longest wait.
-    pub delay_ms_max: u64,
+    /// The waits between them.
+    pub delays: Delays,
+}
+
+/// The waits before the second, third, … try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delays {
+    /// Fourfold each time between these two, up to a quarter less by a hash of run, node and attempt.
+    Growing {
+        /// The first, in milliseconds.
+        ms_min: u64,
+        /// The longest, in milliseconds.
+        ms_max: u64,
+    },
+    /// These, in milliseconds; the last one repeats.
+    Listed(Vec<u64>),
 }
 
 impl RetryPolicy {
     /// Three retries within about twenty minutes: most outages of a provider are shorter.
-    pub const DEFAULT: Self = Self { retries_max: 3, delay_ms_min: 60_000, delay_ms_max: 900_000 };
+    pub const DEFAULT: Self =
+        Self { retries_max: 3, delays: Delays::Growing { ms_min: 60_000, ms_max: 900_000 } };
     /// For flow control, which never retries.
-    pub const NEVER: Self = Self { retries_max: 0, delay_ms_min: 0, delay_ms_max: 0 };
+    pub const NEVER: Self = Self { retries_max: 0, delays: Delays::Listed(vec![]) };
 
     /// The wait before the next attempt, in milliseconds: a function of run, node and attempt, so that every host computes
     /// the same one, and many runs that failed together do not come back together.
-    ///
-    /// Fourfold each time up to the longest; up to a quarter less by the hash, never under the shortest.
     pub fn delay_ms(&self, run: RunId, node: &str, attempt: u32) -> u64 {
-        let factor = 4_u64.saturating_pow(attempt.saturating_sub(1));
-        let whole = self.delay_ms_min.saturating_mul(factor).min(self.delay_ms_max);
-        let mut hash = Parts::new(b"counterfoil-backoff-v1\0");
-        hash.part(run.0.as_bytes());
-        hash.part(node.as_bytes());
-        hash.part(&attempt.to_be_bytes());
-        let digest = hash.finish();
-        let spread =
-            u64::from(u16::from_be_bytes([digest[0], digest[1]])) * (whole / 4) / u64::from(u16::MAX);
-        (whole - spread).max(self.delay_ms_min.min(self.delay_ms_max))
+        let nth = attempt.saturating_sub(1);
+        match &self.delays {
+            Delays::Listed(delays) => {
+                let index = usize::try_from(nth).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
+                delays.get(index).copied().unwrap_or(0)
+            }
+            Delays::Growing { ms_min, ms_max } => {
+                let whole = ms_min.saturating_mul(4_u64.saturating_pow(nth)).min(*ms_max);
+                let mut hash = Parts::new(b"counterfoil-backoff-v1\0");
+                hash.part(run.0.as_bytes());
+                hash.part(node.as_bytes());
+                hash.part(&attempt.to_be_bytes());
+                let digest = hash.finish();
+                let fraction = u64::from(u16::from_be_bytes([digest[0], digest[1]]));
+                (whole - whole / 4 * fraction / u64::from(u16::MAX)).max(*ms_min.min(ms_max))
+            }
+        }
     }
 }
 
@@ -140,7 +159,7 @@ pub struct Circumstances<'a> {
     /// From 1, counted over the run.
     pub attempt: u32,
     /// The node's own, or the default.
-    pub retry: RetryPolicy,
+    pub retry: &'a RetryPolicy,
 }
 
 /// Wait before a step that this host could not run is offered again.
@@ -245,7 +264,7 @@ mod tests {
     const RUN: RunId = RunId(uuid::Uuid::from_u128(5));
 
     fn at(attempt: u32) -> Circumstances<'static> {
-        Circumstances { run: RUN, node: "n", attempt, retry: RetryPolicy::DEFAULT }
+        Circumstances { run: RUN, node: "n", attempt, retry: &RetryPolicy::DEFAULT }
     }
 
     #[test]
@@ -255,7 +274,7 @@ mod tests {
             let delays: Vec<u64> = (1..=4).map(|attempt| policy.delay_ms(run, "n", attempt)).collect();
             assert_eq!(delays, (1..=4).map(|attempt| policy.delay_ms(run, "n", attempt)).collect::<Vec<_>>());
             assert!(delays.iter().all(|delay| (60_000..=900_000).contains(delay)), "{delays:?}");
-            assert!(delays.is_sorted(), "{delays:?}");
+            assert!(delays[..3].is_sorted(), "{delays:?}");
         }
         let distinct: std::collections::BTreeSet<u64> =
             (0..200).map(|n| policy.delay_ms(RunId(uuid::Uuid::from_u128(n)), "n", 2)).collect();

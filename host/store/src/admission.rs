@@ -2,6 +2,7 @@
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
+pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
 use sqlx::PgConnection;
 
@@ -10,17 +11,6 @@ use crate::run::Trigger;
 use crate::settle::{InlineArrays, NewStep, OpenArrays, RunEnd, SettledStep};
 use crate::transaction::{Tx, begin};
 use crate::{Store, StoreError};
-
-/// What one record may start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dedup {
-    /// One run, ever.
-    OncePerRecord,
-    /// One run at a time.
-    NotWhileRunning,
-    /// A run every time.
-    EveryTime,
-}
 
 /// A run to be.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,6 +5,7 @@ mod answer;
 mod arrays;
 mod block;
 mod finish;
+mod next;
 mod retry;
 
 use std::time::Duration;

@@ -1,0 +1,396 @@
+//! JSON into a [`Definition`], going on after what is wrong: an author sees every problem at once.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::definition::{
+    BlockNode, Branch, Definition, DelayNode, EFFECT_KINDS, HttpNode, Invariant, Node, SetNode, Step,
+    StopNode, SwitchNode, Trigger,
+};
+use super::definition::{DedupMode, Retry};
+use super::problem::{ProblemCode, Problems};
+use super::{BRANCHES_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
+use crate::expression::child;
+
+/// Time for one HTTP call: a step's whole execution may take no longer.
+const TIMEOUT_MS_MAX: u64 = 120_000;
+/// Tries of one step: beyond that, a person should look.
+const ATTEMPTS_MAX: u32 = 20;
+/// Type of an event: it is an index key.
+const EVENT_TYPE_LEN_MAX: usize = 128;
+/// Integers beyond it lose their last digits in JSON's canonical form, which is the version's identity.
+const INTEGER_EXACT_MAX: u64 = 1 << 53;
+
+/// A definition, as far as it could be read.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) definition: Definition,
+    /// Names of all steps, also of those that could not be read.
+    pub(super) step_names: BTreeMap<String, String>,
+}
+
+pub(super) fn decode(value: &Value, problems: &mut Problems<'_>) -> Decoded {
+    let mut decoder = Decoder { problems, step_names: BTreeMap::new(), steps: 0 };
+    let definition = decoder.definition(value);
+    Decoded { definition, step_names: decoder.step_names }
+}
+
+struct Decoder<'a, 'source> {
+    problems: &'a mut Problems<'source>,
+    /// Where each name was given, by JSON Pointer.
+    step_names: BTreeMap<String, String>,
+    steps: usize,
+}
+
+impl Decoder<'_, '_> {
+    fn definition(&mut self, value: &Value) -> Definition {
+        self.check_numbers(value, "");
+        let Some(fields) = value.as_object() else {
+            self.problems.at_value("", ProblemCode::Schema, "a workflow is a map with `name` and `steps`");
+            return Definition::default();
+        };
+        let known = ["name", "description", "triggers", "steps", "invariants"];
+        self.check_fields(fields, "", &known);
+        let name = self.required_name(fields, "", "name", "a workflow");
+        let description = match fields.get("description") {
+            None | Some(Value::Null) => None,
+            Some(value) => self.leaf(value, "/description"),
+        };
+        Definition {
+            name,
+            description,
+            triggers: self.triggers(fields),
+            steps: match fields.get("steps") {
+                Some(steps) => self.step_list(steps, "/steps", 1),
+                None => {
+                    self.problems.at_value("", ProblemCode::Schema, "a workflow has `steps`");
+                    vec![]
+                }
+            },
+            invariants: self.invariants(fields),
+        }
+    }
+
+    fn triggers(&mut self, fields: &Map<String, Value>) -> Vec<Trigger> {
+        let mut triggers = Vec::new();
+        for (pointer, value) in self.rules(fields, "triggers") {
+            let Some(trigger) = self.leaf::<Trigger>(value, &pointer) else { continue };
+            let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-' | '_');
+            if trigger.event.is_empty()
+                || trigger.event.len() > EVENT_TYPE_LEN_MAX
+                || !trigger.event.chars().all(is_sign)
+            {
+                let message = format!(
+                    "the type of an event is letters, digits, `.`, `-` and `_`, at most {EVENT_TYPE_LEN_MAX} of them"
+                );
+                self.problems.at_value(&child(&pointer, "event"), ProblemCode::NameInvalid, message);
+            }
+            if trigger.record.is_none() && trigger.dedup != DedupMode::EveryTime {
+                let message = format!(
+                    "`dedup: {}` needs `record`; without one, say `dedup: every_time`",
+                    trigger.dedup.name()
+                );
+                self.problems.at_value(&pointer, ProblemCode::Schema, message);
+            }
+            triggers.push(trigger);
+        }
+        triggers
+    }
+
+    fn invariants(&mut self, fields: &Map<String, Value>) -> Vec<Invariant> {
+        let mut invariants: Vec<Invariant> = Vec::new();
+        for (pointer, value) in self.rules(fields, "invariants") {
+            let Some(invariant) = self.leaf::<Invariant>(value, &pointer) else { continue };
+            let id_pointer = child(&pointer, "id");
+            self.check_name(&invariant.id, &id_pointer, "an invariant");
+            if invariants.iter().any(|other| other.id == invariant.id) {
+                let message = format!("another invariant is called `{}`", invariant.id);
+                self.problems.at_value(&id_pointer, ProblemCode::NameTaken, message);
+            }
+            if !EFFECT_KINDS.contains(&invariant.kind.as_str()) {
+                let message =
+                    format!("`{}` is no kind of effect; there are {}", invariant.kind, listed(&EFFECT_KINDS));
+                self.problems.at_value(&child(&pointer, "kind"), ProblemCode::Schema, message);
+            }
+            invariants.push(invariant);
+        }
+        invariants
+    }
+
+    fn rules<'v>(&mut self, fields: &'v Map<String, Value>, field: &str) -> Vec<(String, &'v Value)> {
+        let pointer = child("", field);
+        let rules = match fields.get(field) {
+            None | Some(Value::Null) => return vec![],
+            Some(value) => self.list(value, &pointer),
+        };
+        if rules.len() > RULES_MAX {
+            self.problems.at_value(&pointer, ProblemCode::Limit, format!("at most {RULES_MAX} {field}"));
+        }
+        rules
+    }
+
+    fn step_list(&mut self, value: &Value, pointer: &str, depth: usize) -> Vec<Step> {
+        if depth > STEPS_DEPTH_MAX {
+            let message = format!("lists of steps stand at most {STEPS_DEPTH_MAX} deep in each other");
+            self.problems.at_value(pointer, ProblemCode::Limit, message);
+            return vec![];
+        }
+        let elements = self.list(value, pointer);
+        if elements.is_empty() && depth == 1 {
+            self.problems.at_value(pointer, ProblemCode::Schema, "a workflow has at least one step");
+        }
+        let mut steps: Vec<Step> = Vec::new();
+        for (pointer, element) in elements {
+            let Some((name, node)) = self.single(element, &pointer) else { continue };
+            let pointer = child(&pointer, name);
+            if steps.last().is_some_and(|step| matches!(step.node, Node::Stop(_))) {
+                self.problems.at_key(&pointer, ProblemCode::Unreachable, "nothing comes after `stop`");
+            }
+            self.step_name(name, &pointer);
+            if let Some(node) = self.node(node, &pointer, depth) {
+                steps.push(Step { name: name.to_owned(), node, pointer });
+            }
+        }
+        steps
+    }
+
+    /// The one name and the one node of a step.
+    fn single<'v>(&mut self, element: &'v Value, pointer: &str) -> Option<(&'v str, &'v Value)> {
+        let mut entries = element.as_object().into_iter().flatten();
+        match (entries.next(), entries.next()) {
+            (Some((name, node)), None) => Some((name, node)),
+            _ => {
+                let message = "a step is a map of one name to what the step does";
+                self.problems.at_value(pointer, ProblemCode::Schema, message);
+                None
+            }
+        }
+    }
+
+    fn step_name(&mut self, name: &str, pointer: &str) {
+        self.steps += 1;
+        if self.steps == STEPS_MAX + 1 {
+            self.problems.at_key(
+                pointer,
+                ProblemCode::Limit,
+                format!("a workflow has at most {STEPS_MAX} steps"),
+            );
+        }
+        if !is_name(name) {
+            self.problems.at_key(pointer, ProblemCode::NameInvalid, name_rule("a step"));
+        }
+        match self.step_names.get(name) {
+            Some(first) => {
+                let message =
+                    format!("another step is called `{name}`, on line {}", self.problems.line_of_key(first));
+                self.problems.at_key(pointer, ProblemCode::NameTaken, message);
+            }
+            None => {
+                self.step_names.insert(name.to_owned(), pointer.to_owned());
+            }
+        }
+    }
+
+    fn node(&mut self, value: &Value, pointer: &str, depth: usize) -> Option<Node> {
+        let nothing = Map::new();
+        let fields = value.as_object().unwrap_or(&nothing);
+        let kind = Node::KINDS.into_iter().find(|kind| fields.contains_key(*kind));
+        match kind {
+            Some("block") => self.block(value, pointer).map(Node::Block),
+            Some("http") => self.http(value, pointer).map(Node::Http),
+            Some("delay") => self.leaf::<DelayNode>(value, pointer).map(Node::Delay),
+            Some("switch") => self.switch(fields, pointer, depth).map(Node::Switch),
+            Some("set") => self.leaf::<SetNode>(value, pointer).map(Node::Set),
+            Some(_) => self.leaf::<StopNode>(value, pointer).map(Node::Stop),
+            None => {
+                match Node::KINDS_NOT_OFFERED.into_iter().find(|kind| fields.contains_key(*kind)) {
+                    Some(kind) => {
+                        let message = format!("this host does not offer `{kind}` yet");
+                        self.problems.at_key(&child(pointer, kind), ProblemCode::NodeNotOffered, message);
+                    }
+                    None => {
+                        let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
+                        self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn block(&mut self, value: &Value, pointer: &str) -> Option<BlockNode> {
+        let node = self.leaf::<BlockNode>(value, pointer)?;
+        self.check_name(&node.block, &child(pointer, "block"), "a block");
+        self.check_retry(node.retry.as_ref(), pointer);
+        Some(node)
+    }
+
+    fn http(&mut self, value: &Value, pointer: &str) -> Option<HttpNode> {
+        let node = self.leaf::<HttpNode>(value, pointer)?;
+        let call = child(pointer, "http");
+        if let Some(connection) = &node.http.connection {
+            self.check_name(connection, &child(&call, "connection"), "a connection");
+        }
+        if node.http.timeout.is_some_and(|timeout| timeout.ms == 0 || timeout.ms > TIMEOUT_MS_MAX) {
+            let message = format!("a call takes between 1ms and {}s", TIMEOUT_MS_MAX / 1_000);
+            self.problems.at_value(&child(&call, "timeout"), ProblemCode::Limit, message);
+        }
+        self.check_retry(node.retry.as_ref(), pointer);
+        Some(node)
+    }
+
+    fn check_retry(&mut self, retry: Option<&Retry>, pointer: &str) {
+        let Some(retry) = retry else { return };
+        let pointer = child(pointer, "retry");
+        if !(1..=ATTEMPTS_MAX).contains(&retry.attempts) {
+            let message = format!("a step has between 1 and {ATTEMPTS_MAX} attempts");
+            self.problems.at_value(&child(&pointer, "attempts"), ProblemCode::Limit, message);
+        }
+        if retry.delays.len() >= retry.attempts.max(1) as usize {
+            let message = "there are fewer waits than attempts: one before each attempt after the first";
+            self.problems.at_value(&child(&pointer, "delays"), ProblemCode::Limit, message);
+        }
+    }
+
+    fn switch(&mut self, fields: &Map<String, Value>, pointer: &str, depth: usize) -> Option<SwitchNode> {
+        self.check_fields(fields, pointer, &["switch"]);
+        let pointer = child(pointer, "switch");
+        let elements = self.list(fields.get("switch")?, &pointer);
+        if !(1..=BRANCHES_MAX).contains(&elements.len()) {
+            let message = format!("a switch has between 1 and {BRANCHES_MAX} branches");
+            self.problems.at_value(&pointer, ProblemCode::Limit, message);
+        }
+        let last = elements.len().saturating_sub(1);
+        let mut branches = Vec::new();
+        for (index, (pointer, element)) in elements.into_iter().enumerate() {
+            let Some(branch) = self.branch(element, &pointer, depth) else { continue };
+            if matches!(branch, Branch::Else { .. }) && index != last {
+                self.problems.at_value(&pointer, ProblemCode::Unreachable, "`else` is the last branch");
+            }
+            branches.push(branch);
+        }
+        Some(SwitchNode { switch: branches })
+    }
+
+    fn branch(&mut self, value: &Value, pointer: &str, depth: usize) -> Option<Branch> {
+        let fields = value.as_object();
+        match (fields, fields.and_then(|fields| fields.get("else"))) {
+            (Some(fields), Some(steps)) => {
+                self.check_fields(fields, pointer, &["else"]);
+                Some(Branch::Else { steps: self.step_list(steps, &child(pointer, "else"), depth + 1) })
+            }
+            (Some(fields), None) if fields.contains_key("when") && fields.contains_key("do") => {
+                self.check_fields(fields, pointer, &["when", "do"]);
+                let steps = self.step_list(&fields["do"], &child(pointer, "do"), depth + 1);
+                let when = self.leaf::<String>(&fields["when"], &child(pointer, "when"))?;
+                Some(Branch::When { when, steps })
+            }
+            _ => {
+                let message = "a branch has `when` and `do`, or `else`";
+                self.problems.at_value(pointer, ProblemCode::Schema, message);
+                None
+            }
+        }
+    }
+
+    /// Reads a value that holds no steps.
+    fn leaf<T: DeserializeOwned>(&mut self, value: &Value, pointer: &str) -> Option<T> {
+        let error = match serde_path_to_error::deserialize(value) {
+            Ok(leaf) => return Some(leaf),
+            Err(error) => error,
+        };
+        let place = error.path().iter().fold(pointer.to_owned(), |pointer, segment| match segment {
+            serde_path_to_error::Segment::Seq { index } => child(&pointer, &index.to_string()),
+            serde_path_to_error::Segment::Map { key } => child(&pointer, key),
+            _ => pointer,
+        });
+        let message = error.inner().to_string();
+        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+        match unknown {
+            Some((field, _)) if !place.ends_with(&child("", field)) => {
+                self.problems.at_key(&child(&place, field), ProblemCode::Schema, message);
+            }
+            Some(_) => self.problems.at_key(&place, ProblemCode::Schema, message),
+            None => self.problems.at_value(&place, ProblemCode::Schema, message),
+        }
+        None
+    }
+
+    fn list<'v>(&mut self, value: &'v Value, pointer: &str) -> Vec<(String, &'v Value)> {
+        let Some(elements) = value.as_array() else {
+            self.problems.at_value(pointer, ProblemCode::Schema, "this is a list");
+            return vec![];
+        };
+        elements
+            .iter()
+            .enumerate()
+            .map(|(index, element)| (child(pointer, &index.to_string()), element))
+            .collect()
+    }
+
+    fn required_name(&mut self, fields: &Map<String, Value>, pointer: &str, field: &str, of: &str) -> String {
+        match fields.get(field) {
+            Some(Value::String(name)) => {
+                self.check_name(name, &child(pointer, field), of);
+                name.clone()
+            }
+            Some(_) => {
+                self.problems.at_value(&child(pointer, field), ProblemCode::NameInvalid, name_rule(of));
+                String::new()
+            }
+            None => {
+                self.problems.at_value(pointer, ProblemCode::Schema, format!("{of} has a `{field}`"));
+                String::new()
+            }
+        }
+    }
+
+    fn check_name(&mut self, name: &str, pointer: &str, of: &str) {
+        if !is_name(name) {
+            self.problems.at_value(pointer, ProblemCode::NameInvalid, name_rule(of));
+        }
+    }
+
+    fn check_fields(&mut self, fields: &Map<String, Value>, pointer: &str, known: &[&str]) {
+        for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
+            let message = format!("unknown field `{field}`, expected {}", listed(known));
+            self.problems.at_key(&child(pointer, field), ProblemCode::Schema, message);
+        }
+    }
+
+    fn check_numbers(&mut self, value: &Value, pointer: &str) {
+        match value {
+            Value::Number(number) => {
+                let magnitude = number.as_i64().map(i64::unsigned_abs).or(number.as_u64());
+                if magnitude.is_some_and(|magnitude| magnitude > INTEGER_EXACT_MAX) {
+                    let message = "integers beyond 2^53 are not exact in JSON; write it as a text";
+                    self.problems.at_value(pointer, ProblemCode::NumberInexact, message);
+                }
+            }
+            Value::Array(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    self.check_numbers(element, &child(pointer, &index.to_string()));
+                }
+            }
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    self.check_numbers(value, &child(pointer, name));
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+}
+
+fn name_rule(of: &str) -> String {
+    format!(
+        "the name of {of} is a small letter, then small letters, digits and `-`, at most {NAME_LEN_MAX} in all"
+    )
+}
+
+fn listed(names: &[&str]) -> String {
+    let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}

@@ -1,0 +1,103 @@
+//! What is wrong with a definition: a list, so that an author sees all of it at once.
+
+use serde::Serialize;
+
+use super::PROBLEMS_MAX;
+use super::source::Source;
+
+/// One thing that is wrong with a definition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{line}:{column}: {message} ({pointer})")]
+pub struct Problem {
+    /// JSON Pointer (RFC 6901) to the value at fault; empty for the whole text.
+    pub pointer: String,
+    /// Line in the text, from 1.
+    pub line: u64,
+    /// Character in the line, from 1.
+    pub column: u64,
+    /// Which rule it breaks.
+    pub code: ProblemCode,
+    /// In words.
+    pub message: String,
+}
+
+/// The rule that a definition breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProblemCode {
+    /// The text is neither YAML nor JSON.
+    Syntax,
+    /// A field is missing, is not known here, or has the wrong type or form.
+    Schema,
+    /// More, larger or deeper than it may be.
+    Limit,
+    /// A number that JSON does not carry exactly.
+    NumberInexact,
+    /// A name that is not of the form of names.
+    NameInvalid,
+    /// A name that is taken.
+    NameTaken,
+    /// A kind of node that does not exist.
+    NodeUnknown,
+    /// A kind of node that this host does not offer yet.
+    NodeNotOffered,
+    /// A block that does not exist.
+    BlockUnknown,
+    /// An expression that cannot be saved.
+    ExpressionInvalid,
+    /// An expression reads a step that does not exist, or has not run by then.
+    StepNotReadable,
+    /// Steps that can never be reached.
+    Unreachable,
+}
+
+/// Collects problems, and finds their places in the text.
+#[derive(Debug)]
+pub(super) struct Problems<'a> {
+    source: &'a Source,
+    found: Vec<Problem>,
+}
+
+impl<'a> Problems<'a> {
+    pub(super) fn new(source: &'a Source) -> Self {
+        Self { source, found: vec![] }
+    }
+
+    /// A problem with the value at `pointer`.
+    pub(super) fn at_value(&mut self, pointer: &str, code: ProblemCode, message: impl Into<String>) {
+        self.add(pointer, self.source.value_position(pointer), code, message.into());
+    }
+
+    /// A problem with the key at `pointer`: its name rather than what it holds.
+    pub(super) fn at_key(&mut self, pointer: &str, code: ProblemCode, message: impl Into<String>) {
+        self.add(pointer, self.source.key_position(pointer), code, message.into());
+    }
+
+    /// A problem inside the text at `pointer`, `offset` bytes from its beginning.
+    pub(super) fn in_text(
+        &mut self,
+        pointer: &str,
+        offset: usize,
+        code: ProblemCode,
+        message: impl Into<String>,
+    ) {
+        self.add(pointer, self.source.text_position(pointer, offset), code, message.into());
+    }
+
+    /// The line of the key at `pointer`.
+    pub(super) fn line_of_key(&self, pointer: &str) -> u64 {
+        self.source.key_position(pointer).0
+    }
+
+    fn add(&mut self, pointer: &str, (line, column): (u64, u64), code: ProblemCode, message: String) {
+        if self.found.len() < PROBLEMS_MAX {
+            self.found.push(Problem { pointer: pointer.to_owned(), line, column, code, message });
+        }
+    }
+
+    /// All of them, in the order of the text.
+    pub(super) fn into_list(mut self) -> Vec<Problem> {
+        self.found.sort_by_key(|problem| (problem.line, problem.column));
+        self.found
+    }
+}

@@ -1,0 +1,92 @@
+//! What a step is given, once its expressions are evaluated.
+
+use serde_json::Value;
+
+use super::plan::{NodeKind, Plan, PlanHttp};
+use crate::effect::Safety;
+use crate::expression::{Compiled, RenderError, Scope, Template, text};
+
+/// The call of an `http` node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedHttp {
+    /// Method.
+    pub method: String,
+    /// Absolute, or a path where a connection is named.
+    pub url: String,
+    /// Header fields, by name.
+    pub headers: Vec<(String, String)>,
+    /// Body bytes.
+    pub body: Vec<u8>,
+    /// The connection that it goes through.
+    pub connection: Option<String>,
+    /// What was declared.
+    pub safety: Option<Safety>,
+    /// What the receiver recognises a repeat by, if that was declared.
+    pub idempotency_key: Option<String>,
+    /// Total time for the call.
+    pub timeout_ms: Option<u32>,
+}
+
+impl Plan {
+    /// The input of the `block` node with this path.
+    ///
+    /// # Errors
+    /// If an expression fails, the input is too large, or there is no such node.
+    pub fn render_input(&self, path: &str, scope: &Scope<'_>) -> Result<Value, RenderError> {
+        match self.node(path).map(|node| &node.kind) {
+            Some(NodeKind::Block { input, .. }) => render(input, scope),
+            _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
+        }
+    }
+
+    /// The call of the `http` node with this path.
+    ///
+    /// # Errors
+    /// If an expression fails or comes to something else than a text where only a text makes sense, a part is too large,
+    /// or there is no such node.
+    pub fn render_http(&self, path: &str, scope: &Scope<'_>) -> Result<RenderedHttp, RenderError> {
+        match self.node(path).map(|node| &node.kind) {
+            Some(NodeKind::Http { call, .. }) => http(call, scope),
+            _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
+        }
+    }
+}
+
+/// Fills in a stored template.
+pub(super) fn render(template: &Compiled<Template>, scope: &Scope<'_>) -> Result<Value, RenderError> {
+    template.get().map_err(RenderError::Refused)?.render(scope)
+}
+
+fn http(call: &PlanHttp, scope: &Scope<'_>) -> Result<RenderedHttp, RenderError> {
+    let text_of = |template: &Compiled<Template>, place| text(render(template, scope)?, place);
+    let mut headers = Vec::new();
+    if let Value::Object(fields) = render(&call.headers, scope)? {
+        for (name, value) in fields {
+            let value = text(value, &name)?;
+            headers.push((name, value));
+        }
+    }
+    let (body, content_type) = match call.body.as_ref().map(|body| render(body, scope)).transpose()? {
+        None => (vec![], None),
+        Some(Value::String(text)) => (text.into_bytes(), Some("text/plain; charset=utf-8")),
+        Some(json) => (json.to_string().into_bytes(), Some("application/json")),
+    };
+    let is_declared = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    if let (Some(content_type), false) = (content_type, is_declared) {
+        headers.push(("content-type".to_owned(), content_type.to_owned()));
+    }
+    Ok(RenderedHttp {
+        method: call.method.clone(),
+        url: text_of(&call.url, "url")?,
+        headers,
+        body,
+        connection: call.connection.clone(),
+        safety: call.safety,
+        idempotency_key: call
+            .idempotency_key
+            .as_ref()
+            .map(|key| text_of(key, "idempotency_key"))
+            .transpose()?,
+        timeout_ms: call.timeout_ms,
+    })
+}

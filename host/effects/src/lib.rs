@@ -1,0 +1,11 @@
+//! The only door out: guard, then call.
+
+#![warn(missing_docs)]
+
+pub mod client;
+mod execution;
+mod guard;
+mod http;
+
+pub use self::execution::{ExecutionContext, Finished};
+pub use self::guard::{Guard, GuardConfig};

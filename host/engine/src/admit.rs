@@ -1,0 +1,115 @@
+//! Admits an event to a workflow: a run, or the reason why not.
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::expression::Scope;
+use counterfoil_domain::id::RunId;
+use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_domain::workflow::definition::DedupMode;
+use counterfoil_domain::workflow::plan::{Plan, PlanTrigger};
+use counterfoil_store::StoreError;
+use counterfoil_store::admission::{Admission, Admitted};
+use counterfoil_store::event::{Binding, HeldEvent};
+use counterfoil_store::run::Trigger;
+use counterfoil_store::settle::SettledStep;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::Inner;
+use crate::context::{LoadError, about_run};
+
+/// Admits `event` to the workflow of `binding`. A redelivery finds what the first delivery did.
+pub(crate) async fn event(inner: &Inner, event: &HeldEvent, binding: &Binding) -> Result<(), LoadError> {
+    let run = RunId(Uuid::now_v7());
+    let plan = inner.plans.plan(event.tenant, binding.version, run).await?;
+    let seen = as_expressions_see_it(event);
+    let judged = plan.triggers().get(binding.ordinal as usize).map_or_else(
+        || Err((Code::RuleNotMatched, "the workflow has no such trigger any more".into())),
+        |trigger| judge(binding, trigger, &seen),
+    );
+    match judged {
+        Ok((record, dedup)) => {
+            let admission = admission(run, event, binding, &plan, seen, record, dedup);
+            let admitted = inner.store.admit(&admission).await?;
+            if let Admitted::Refused { code, detail } = admitted {
+                tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
+            }
+        }
+        Err((code, detail)) => refuse(inner, event, binding, code, &detail).await?,
+    }
+    Ok(())
+}
+
+/// The record and the mode that apply, or why there is no run.
+fn judge(
+    binding: &Binding,
+    trigger: &PlanTrigger,
+    event: &Value,
+) -> Result<(Option<String>, DedupMode), (Code, String)> {
+    if binding.paused {
+        return Err((Code::WorkflowPaused, "the workflow is paused".into()));
+    }
+    let failed = |error: counterfoil_domain::expression::EvaluationError| (error.code(), error.to_string());
+    if !trigger.holds(event).map_err(failed)? {
+        return Err((Code::RuleNotMatched, "the trigger's condition does not hold".into()));
+    }
+    let record = trigger.record(event).map_err(failed)?;
+    // A trigger that names no record speaks of the event's own.
+    let record = record.or_else(|| match &trigger.record {
+        Some(_) => None,
+        None => event["record"].as_str().map(Into::into),
+    });
+    if record.is_none() && trigger.dedup != DedupMode::EveryTime {
+        let detail = format!("the trigger is `{}` and the event names no record", trigger.dedup.name());
+        return Err((Code::MissingRecordIdentity, detail));
+    }
+    Ok((record, trigger.dedup))
+}
+
+fn admission(
+    run: RunId,
+    event: &HeldEvent,
+    binding: &Binding,
+    plan: &Plan,
+    seen: Value,
+    record: Option<String>,
+    dedup: DedupMode,
+) -> Admission {
+    let input = event.data.clone();
+    let about = about_run(run.0.into());
+    let first = advance(plan, &Scope::new(&seen, &input, &about), Event::Started);
+    Admission {
+        tenant: event.tenant,
+        run,
+        workflow: binding.workflow,
+        version: binding.version,
+        start_key: format!("workflow_event:{}", event.id),
+        trigger: Trigger::Event { event: event.id, ordinal: binding.ordinal },
+        record,
+        dedup,
+        inline: first.settled.into_iter().map(|settled| SettledStep::inline(run, settled)).collect(),
+        open: first.open.into_iter().map(Into::into).collect(),
+        end: first.end.map(Into::into),
+        event: seen,
+        input,
+    }
+}
+
+async fn refuse(
+    inner: &Inner,
+    event: &HeldEvent,
+    binding: &Binding,
+    code: Code,
+    detail: &str,
+) -> Result<(), StoreError> {
+    inner.store.refuse(event.tenant, event.id, binding.workflow, binding.version, code, detail).await
+}
+
+fn as_expressions_see_it(event: &HeldEvent) -> Value {
+    json!({
+        "id": event.id,
+        "type": event.event_type,
+        "record": event.record,
+        "data": event.data,
+        "recorded_at": event.recorded_at,
+    })
+}

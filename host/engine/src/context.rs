@@ -1,0 +1,140 @@
+//! What an execution must know of its run: the plan that the run is pinned to, and what has come of its steps so far.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use counterfoil_domain::block::Descriptor;
+use counterfoil_domain::expression::Scope;
+use counterfoil_domain::id::{Digest, LineageId, RunId, TenantId, WorkflowVersionId};
+use counterfoil_domain::workflow::plan::Plan;
+use counterfoil_store::run::RunContext;
+use counterfoil_store::{Store, StoreError};
+use serde_json::{Value, json};
+
+/// Plans and descriptors kept in memory: they never change, so that only room bounds how long.
+const KEPT_MAX: usize = 1_000;
+/// How long a block that this host could not run is left to others.
+const UNRUNNABLE_FOR: Duration = Duration::from_secs(30);
+
+/// Immutable values that executions need again and again.
+pub(crate) struct Plans {
+    store: Store,
+    plans: Mutex<HashMap<(TenantId, WorkflowVersionId), Arc<Plan>>>,
+    descriptors: Mutex<HashMap<(TenantId, Digest), Arc<Descriptor>>>,
+    unrunnable: Mutex<HashMap<Digest, Instant>>,
+}
+
+/// A run as its executions see it.
+pub(crate) struct RunState {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) context: RunContext,
+    about: Value,
+}
+
+/// Something that should be in the database is not, or cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error("the database could not be read")]
+    Store(#[from] StoreError),
+    #[error("{what} of run {run} is not there")]
+    Missing { what: &'static str, run: RunId },
+    #[error("{what} of run {run} cannot be read")]
+    Unreadable { what: &'static str, run: RunId, source: serde_json::Error },
+}
+
+impl Plans {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, plans: Mutex::default(), descriptors: Mutex::default(), unrunnable: Mutex::default() }
+    }
+
+    /// Reads a run and the plan that it is pinned to.
+    pub(crate) async fn run(&self, tenant: TenantId, run: RunId) -> Result<RunState, LoadError> {
+        let context =
+            self.store.run_context(tenant, run).await?.ok_or(LoadError::Missing { what: "the row", run })?;
+        let plan = self.plan(tenant, context.version, run).await?;
+        let about = about_run(context.lineage);
+        Ok(RunState { plan, context, about })
+    }
+
+    /// The plan of a workflow version; `run` is who asks, for the error.
+    pub(crate) async fn plan(
+        &self,
+        tenant: TenantId,
+        version: WorkflowVersionId,
+        run: RunId,
+    ) -> Result<Arc<Plan>, LoadError> {
+        if let Some(plan) = locked(&self.plans).get(&(tenant, version)) {
+            return Ok(Arc::clone(plan));
+        }
+        let row =
+            self.store.version(tenant, version).await?.ok_or(LoadError::Missing { what: "the plan", run })?;
+        let plan = serde_json::from_value(row.plan).map_err(|source| LoadError::Unreadable {
+            what: "the plan",
+            run,
+            source,
+        })?;
+        Ok(keep(&self.plans, (tenant, version), plan))
+    }
+
+    /// What a block says of itself.
+    pub(crate) async fn descriptor(
+        &self,
+        tenant: TenantId,
+        component: Digest,
+        run: RunId,
+    ) -> Result<Arc<Descriptor>, LoadError> {
+        if let Some(descriptor) = locked(&self.descriptors).get(&(tenant, component)) {
+            return Ok(Arc::clone(descriptor));
+        }
+        let what = "the descriptor of a block";
+        let value =
+            self.store.descriptor(tenant, component).await?.ok_or(LoadError::Missing { what, run })?;
+        let descriptor =
+            serde_json::from_value(value).map_err(|source| LoadError::Unreadable { what, run, source })?;
+        Ok(keep(&self.descriptors, (tenant, component), descriptor))
+    }
+
+    /// Leaves a block to other hosts for a while.
+    pub(crate) fn leave_to_others(&self, component: Digest) {
+        locked(&self.unrunnable).insert(component, Instant::now());
+    }
+
+    /// Blocks that are left to other hosts now.
+    pub(crate) fn unrunnable(&self) -> Vec<Digest> {
+        let mut unrunnable = locked(&self.unrunnable);
+        unrunnable.retain(|_, since| since.elapsed() < UNRUNNABLE_FOR);
+        unrunnable.keys().copied().collect()
+    }
+}
+
+impl RunState {
+    /// What expressions of this run see.
+    pub(crate) fn scope(&self) -> Scope<'_> {
+        let mut scope = Scope::new(&self.context.event, &self.context.input, &self.about);
+        for (node, _, output, _) in &self.context.outputs {
+            scope.add_step(node, output);
+        }
+        scope
+    }
+}
+
+/// What expressions may know of their run: what is the same in every replay of it.
+pub(crate) fn about_run(lineage: LineageId) -> Value {
+    json!({ "lineage": lineage })
+}
+
+fn keep<K: std::hash::Hash + Eq, V>(kept: &Mutex<HashMap<K, Arc<V>>>, key: K, value: V) -> Arc<V> {
+    let value = Arc::new(value);
+    let mut kept = locked(kept);
+    if kept.len() >= KEPT_MAX {
+        kept.clear();
+    }
+    kept.insert(key, Arc::clone(&value));
+    value
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every value in these maps is whole by itself, whatever panicked beside it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

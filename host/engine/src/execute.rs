@@ -1,0 +1,227 @@
+//! One execution of a step, and of the steps of its run that this host keeps after it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use counterfoil_domain::block::Descriptor;
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::Digest;
+use counterfoil_domain::limits::{HOST_LOSSES_MAX, PAYLOAD_BYTES_MAX};
+use counterfoil_domain::ports::{StepJob, StepReport, Unprepared};
+use counterfoil_domain::receipt::identity::guest_seed;
+use counterfoil_domain::step::{Circumstances, Conclusion, RetryPolicy, StepError, conclude};
+use counterfoil_domain::workflow::plan::NodeKind;
+use counterfoil_effects::{ExecutionContext, Finished};
+use counterfoil_store::step::Claimed;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::{LoadError, RunState};
+use crate::{Inner, http_node, settle};
+
+/// Pause before a step whose run could not be read is offered again.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(2);
+
+/// What an execution came to, with everything that is to be written at its end.
+pub(crate) struct Done {
+    pub(crate) conclusion: Conclusion,
+    pub(crate) finished: Finished,
+    pub(crate) logs: Option<Value>,
+}
+
+impl Done {
+    fn of(conclusion: Conclusion) -> Self {
+        Self { conclusion, finished: Finished::default(), logs: None }
+    }
+}
+
+/// Executes a claimed step, settles it, and goes on with the step that follows as long as this host keeps it.
+pub(crate) async fn run(inner: &Arc<Inner>, claimed: Claimed, lost: CancellationToken) {
+    let mut current = Some((claimed, lost));
+    let mut state = None;
+    while let Some((step, lost)) = current.take() {
+        let next = one(inner, &step, &lost, &mut state).await;
+        // Held before the old lease is let go, so that a host that stops sees the chain.
+        current = next.map(|next| {
+            let lost = inner.held.add(next.fence);
+            (next, lost)
+        });
+        inner.held.remove(&step.fence);
+    }
+}
+
+async fn one(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    lost: &CancellationToken,
+    state: &mut Option<RunState>,
+) -> Option<Claimed> {
+    if state.is_none() {
+        match inner.plans.run(step.fence.tenant, step.run).await {
+            Ok(loaded) => *state = Some(loaded),
+            Err(error) => {
+                hand_back(inner, step, &error).await;
+                return None;
+            }
+        }
+    }
+    let state = state.as_mut()?;
+    match execute(inner, step, state, lost).await {
+        Ok(done) => settle::apply(inner, step, state, done).await,
+        Err(error) => {
+            hand_back(inner, step, &error).await;
+            None
+        }
+    }
+}
+
+async fn hand_back(inner: &Inner, step: &Claimed, error: &LoadError) {
+    tracing::error!(
+        run = %step.run, step = %step.fence.step,
+        error = error as &dyn std::error::Error,
+        "a step cannot be executed here and is handed back"
+    );
+    if let Err(error) = inner.store.hand_back(&step.fence, UNREADABLE_PAUSE).await {
+        tracing::warn!(step = %step.fence.step, error = &error as &dyn std::error::Error, "a step could not be handed back; its lease runs out");
+    }
+}
+
+async fn execute(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &RunState,
+    lost: &CancellationToken,
+) -> Result<Done, LoadError> {
+    if step.losses > HOST_LOSSES_MAX {
+        let message = format!("{} hosts in a row were lost while they ran this step", step.losses);
+        return Ok(Done::of(Conclusion::Fail(StepError::new(Code::HostLost, &message))));
+    }
+    let Some(node) = state.plan.node(&step.place.node) else {
+        let message = format!("the plan has no node `{}`", step.place.node);
+        return Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, &message))));
+    };
+    match &node.kind {
+        NodeKind::Delay { .. } => {
+            // A delay is claimed when it is due: to have it is to have served it.
+            Ok(Done::of(Conclusion::Succeed(Value::Null)))
+        }
+        NodeKind::Block { digest, .. } => block(inner, step, state, *digest, lost).await,
+        NodeKind::Http { .. } => Ok(http_node::execute(inner, step, state, lost).await),
+        NodeKind::Set { .. } | NodeKind::Switch { .. } | NodeKind::Stop { .. } => {
+            let message = "a node that is evaluated inline was claimed";
+            Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, message))))
+        }
+    }
+}
+
+async fn block(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &RunState,
+    component: Digest,
+    lost: &CancellationToken,
+) -> Result<Done, LoadError> {
+    let input = match rendered_input(step, state) {
+        Ok(input) => input,
+        Err(error) => return Ok(Done::of(Conclusion::Fail(error))),
+    };
+    let descriptor = inner.plans.descriptor(step.fence.tenant, component, step.run).await?;
+    if let Some(conclusion) = prepare(inner, step, component).await? {
+        return Ok(Done::of(conclusion));
+    }
+    inner.guard.begin(execution_context(step, state, Some(&descriptor)));
+    let job = job(inner, step, component, input, &descriptor);
+    let report = tokio::select! {
+        report = inner.runner.run(job) => Some(report),
+        () = lost.cancelled() => None,
+    };
+    let finished = inner.guard.finish(step.fence.lease).await;
+    let Some(report) = report else {
+        return Ok(Done { conclusion: Conclusion::Leave, finished, logs: None });
+    };
+    let logs = logs(&report);
+    let retry = state.plan.retry(&step.place.node).unwrap_or(RetryPolicy::NEVER);
+    let conclusion = conclude(report.end, finished.stop.clone(), circumstances(step, &retry));
+    Ok(Done { conclusion, finished, logs })
+}
+
+fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError> {
+    let input = state
+        .plan
+        .render_input(&step.place.node, &state.scope())
+        .map_err(|error| StepError::new(error.code(), &error.to_string()))?;
+    let text = input.to_string();
+    if text.len() as u64 > PAYLOAD_BYTES_MAX {
+        let message = format!("the input has {} bytes; at most {PAYLOAD_BYTES_MAX} are passed", text.len());
+        return Err(StepError::new(Code::InputTooLarge, &message));
+    }
+    Ok(text)
+}
+
+/// Makes the block runnable here. `Some` is how the step ends if it cannot be.
+async fn prepare(inner: &Inner, step: &Claimed, component: Digest) -> Result<Option<Conclusion>, LoadError> {
+    if inner.runner.is_ready(component).await {
+        return Ok(None);
+    }
+    let bytes = inner
+        .store
+        .component(step.fence.tenant, component)
+        .await?
+        .ok_or(LoadError::Missing { what: "the component", run: step.run })?;
+    match inner.runner.prepare(component, bytes).await {
+        Ok(()) => Ok(None),
+        Err(Unprepared::Refused { code, message }) => {
+            Ok(Some(Conclusion::Fail(StepError::new(code, &message))))
+        }
+        Err(Unprepared::Unavailable { message }) => {
+            inner.plans.leave_to_others(component);
+            Ok(Some(Conclusion::HandBack { delay_ms: 0, why: message }))
+        }
+    }
+}
+
+/// What the guard must know of this execution.
+pub(crate) fn execution_context(
+    step: &Claimed,
+    state: &RunState,
+    descriptor: Option<&Descriptor>,
+) -> ExecutionContext {
+    ExecutionContext {
+        fence: step.fence,
+        run: step.run,
+        workflow: state.context.workflow,
+        place: step.place.clone(),
+        attempt: step.attempt,
+        grants: descriptor.map(|descriptor| descriptor.effects.clone()),
+        invariants: state.plan.invariants().into(),
+    }
+}
+
+fn job(inner: &Inner, step: &Claimed, component: Digest, input: String, descriptor: &Descriptor) -> StepJob {
+    StepJob {
+        execution: step.fence.lease,
+        component,
+        input,
+        place: step.place.clone(),
+        started_at_ms: u64::try_from(step.first_started_at.timestamp_millis()).unwrap_or(0),
+        seed: guest_seed(step.fence.tenant, &step.place),
+        limits: descriptor.limits.narrow(inner.config.limits),
+    }
+}
+
+/// What the conclusion depends on besides how the execution ended.
+pub(crate) fn circumstances<'a>(step: &'a Claimed, retry: &'a RetryPolicy) -> Circumstances<'a> {
+    Circumstances { run: step.run, node: &step.place.node, attempt: step.attempt, retry }
+}
+
+fn logs(report: &StepReport) -> Option<Value> {
+    if report.logs.is_empty() && !report.logs_truncated {
+        return None;
+    }
+    let lines: Vec<Value> = report
+        .logs
+        .iter()
+        .map(|line| serde_json::json!({ "level": line.level, "message": line.message.replace('\0', "\u{fffd}") }))
+        .collect();
+    Some(serde_json::json!({ "lines": lines, "truncated": report.logs_truncated }))
+}

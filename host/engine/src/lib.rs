@@ -1,0 +1,108 @@
+//! The loops: drain, admit, claim, execute, settle, wake, sweep.
+//!
+//! They share nothing in memory that the database does not also know: any host may die at any line.
+
+mod admit;
+mod claim;
+mod context;
+mod drain;
+mod execute;
+mod held;
+mod http_node;
+mod settle;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use counterfoil_domain::id::HostId;
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::{Faults, StepRunner};
+use counterfoil_effects::Guard;
+use counterfoil_store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Plans;
+use crate::held::Held;
+
+/// How a host works.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// This process; a new id at every start, so that it never meets its dead predecessor's leases as its own.
+    pub host: HostId,
+    /// How long a lease lasts without renewal.
+    pub lease: Duration,
+    /// How often leases are renewed: often enough that two renewals may be lost.
+    pub renew_every: Duration,
+    /// Most steps in flight at once.
+    pub in_flight_max: u32,
+    /// Longest time between two looks for due work when nothing announces any.
+    pub poll_every: Duration,
+    /// How long steps in flight may take to end when the host stops.
+    pub drain_for: Duration,
+    /// Bounds that the operator grants to a block.
+    pub limits: StepLimits,
+}
+
+/// One host's loops.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    guard: Arc<Guard>,
+    runner: Arc<dyn StepRunner>,
+    faults: Arc<dyn Faults>,
+    config: EngineConfig,
+    plans: Plans,
+    held: Held,
+    /// Steps end, and none begin: not even the next one of a chain.
+    stopping: CancellationToken,
+}
+
+impl Engine {
+    /// An engine over these ports.
+    pub fn new(
+        store: Store,
+        guard: Arc<Guard>,
+        runner: Arc<dyn StepRunner>,
+        faults: Arc<dyn Faults>,
+        config: EngineConfig,
+    ) -> Self {
+        let plans = Plans::new(store.clone());
+        let (held, stopping) = (Held::default(), CancellationToken::new());
+        Self { inner: Arc::new(Inner { store, guard, runner, faults, config, plans, held, stopping }) }
+    }
+
+    /// Runs until `stop`, then waits for the steps in flight, at most as long as configured, and hands back the rest.
+    pub async fn run(&self, stop: CancellationToken) {
+        let inner = &self.inner;
+        let _stopping = tokio::spawn({
+            let (stop, stopping) = (stop.clone(), inner.stopping.clone());
+            async move {
+                stop.cancelled().await;
+                stopping.cancel();
+            }
+        });
+        let renewing = CancellationToken::new();
+        let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
+        tokio::join!(
+            claim::run(Arc::clone(inner), stop.clone()),
+            drain::run(Arc::clone(inner), stop.clone())
+        );
+        if tokio::time::timeout(inner.config.drain_for, inner.held.empty()).await.is_err() {
+            tracing::warn!(
+                steps = inner.held.fences().len(),
+                "steps were still in flight when the host stopped; others take them over when their leases run out"
+            );
+        }
+        renewing.cancel();
+        if let Err(error) = renewal.await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the renewal of leases ended by itself"
+            );
+        }
+    }
+}

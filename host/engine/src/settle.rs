@@ -1,0 +1,236 @@
+//! Writes what an execution came to, and what the plan says comes next, in one transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::step::{Conclusion, StepError};
+use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_store::StoreError;
+use counterfoil_store::settle::{
+    BlockVerdict, Blocking, OwnWrite, RetryLater, RetryVerdict, SettleVerdict, SettledState, SettledStep,
+    Settlement,
+};
+use counterfoil_store::step::Claimed;
+use serde_json::Value;
+
+use crate::Inner;
+use crate::context::RunState;
+use crate::execute::Done;
+
+/// Tries at a transaction that lost its connection or its race.
+const TRIES: u32 = 4;
+/// Pause between them.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Ends the execution as it concluded. Returns the step that this host goes on with.
+pub(crate) async fn apply(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &mut RunState,
+    done: Done,
+) -> Option<Claimed> {
+    let Done { conclusion, finished, logs } = done;
+    let (writes, lose) = (finished.writes, finished.lose);
+    match conclusion {
+        Conclusion::Succeed(output) => {
+            let settled = Ending { output: Ok(output), writes, logs };
+            settle(inner, step, state, settled).await
+        }
+        Conclusion::Fail(error) => {
+            let settled = Ending { output: Err(error), writes, logs };
+            settle(inner, step, state, settled).await
+        }
+        Conclusion::Retry { delay_ms, error } => {
+            let retry = RetryLater {
+                fence: step.fence,
+                run: step.run,
+                writes,
+                lose,
+                delay: Duration::from_millis(delay_ms),
+                error: error.to_json(),
+                logs,
+                next_attempt: true,
+            };
+            match with_tries(|| inner.store.retry_later(&retry)).await {
+                Ok(RetryVerdict::Waiting) => {}
+                Ok(RetryVerdict::Lost) => inner.guard.record_alone(retry.writes).await,
+                Ok(RetryVerdict::Rerun) => rerun(inner, step, retry.writes).await,
+                Err(error) => unwritten(inner, step, retry.writes, &error).await,
+            }
+            None
+        }
+        Conclusion::Block(error) => {
+            block(
+                inner,
+                step,
+                Blocking { fence: step.fence, run: step.run, writes, lose, error: error.to_json(), logs },
+            )
+            .await;
+            None
+        }
+        Conclusion::HandBack { delay_ms, why } => {
+            tracing::info!(step = %step.fence.step, why, "a step is handed back");
+            inner.guard.record_alone(writes).await;
+            hand_back(inner, step, Duration::from_millis(delay_ms)).await;
+            None
+        }
+        Conclusion::Leave => {
+            inner.guard.record_alone(writes).await;
+            None
+        }
+    }
+}
+
+struct Ending {
+    output: Result<Value, StepError>,
+    writes: Vec<OwnWrite>,
+    logs: Option<Value>,
+}
+
+async fn settle(inner: &Arc<Inner>, step: &Claimed, state: &mut RunState, ending: Ending) -> Option<Claimed> {
+    let settlement = settlement(inner, step, state, ending);
+    match with_tries(|| inner.store.settle(&settlement)).await {
+        Ok(SettleVerdict::Settled { next }) => {
+            remember(state, &settlement);
+            next
+        }
+        Ok(SettleVerdict::Lost) => {
+            tracing::info!(step = %step.fence.step, "a step was settled by nobody: its lease had been lost");
+            inner.guard.record_alone(settlement.writes).await;
+            None
+        }
+        Ok(SettleVerdict::Unanswered) => {
+            let error =
+                StepError::new(Code::Unknown, "an effect of this step has no recorded answer").to_json();
+            let Settlement { fence, run, writes, logs, .. } = settlement;
+            block(inner, step, Blocking { fence, run, writes, lose: vec![], error, logs }).await;
+            None
+        }
+        Ok(SettleVerdict::Rerun) => {
+            rerun(inner, step, settlement.writes).await;
+            None
+        }
+        Err(error) if error.is_transient() => {
+            unwritten(inner, step, settlement.writes, &error).await;
+            None
+        }
+        Err(error) => refused(inner, step, state, settlement, &error).await,
+    }
+}
+
+/// The database will never take this settlement: the step fails instead of being tried for ever.
+async fn refused(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &RunState,
+    settlement: Settlement,
+    error: &StoreError,
+) -> Option<Claimed> {
+    tracing::error!(step = %step.fence.step, error = error as &dyn std::error::Error, "the end of a step cannot be stored");
+    let failure = StepError::new(Code::OutputInvalid, "what the step ended with cannot be stored");
+    let ending = Ending { output: Err(failure), writes: settlement.writes, logs: None };
+    let failed = self::settlement(inner, step, state, ending);
+    match with_tries(|| inner.store.settle(&failed)).await {
+        Ok(_) => None,
+        Err(error) => {
+            unwritten(inner, step, failed.writes, &error).await;
+            None
+        }
+    }
+}
+
+fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -> Settlement {
+    let Ending { output, writes, logs } = ending;
+    let (node, iteration) = (step.place.node.as_str(), step.place.iteration.as_slice());
+    let happened = match &output {
+        Ok(output) => Event::Succeeded { node, iteration, output },
+        Err(error) => Event::Failed { node, iteration, error },
+    };
+    let next = advance(&state.plan, &state.scope(), happened);
+    let (settled_state, output, error) = match output {
+        Ok(output) => (SettledState::Succeeded, Some(output), None),
+        Err(error) => (SettledState::Failed, None, Some(error.to_json())),
+    };
+    Settlement {
+        fence: step.fence,
+        run: step.run,
+        lineage: step.place.lineage,
+        writes,
+        settled: SettledStep {
+            step: step.fence.step,
+            node: node.into(),
+            iteration: iteration.into(),
+            state: settled_state,
+            output,
+            error,
+            choice: None,
+        },
+        logs,
+        inline: next.settled.into_iter().map(|settled| SettledStep::inline(step.run, settled)).collect(),
+        open: next.open.into_iter().map(Into::into).collect(),
+        keep: (!inner.stopping.is_cancelled()).then_some((inner.config.host, inner.config.lease)),
+        end: next.end.map(Into::into),
+    }
+}
+
+/// What the next step of the chain sees, without reading it again.
+fn remember(state: &mut RunState, settlement: &Settlement) {
+    let succeeded = std::iter::once(&settlement.settled).chain(&settlement.inline);
+    for step in succeeded {
+        if let (SettledState::Succeeded, Some(output)) = (&step.state, &step.output) {
+            let key = (step.node.clone(), step.iteration.clone());
+            state.context.outputs.push((key.0, key.1, output.clone(), step.choice.clone()));
+        }
+    }
+}
+
+async fn block(inner: &Inner, step: &Claimed, blocking: Blocking) {
+    match with_tries(|| inner.store.block(&blocking)).await {
+        Ok(BlockVerdict::Blocked) => {
+            tracing::warn!(run = %step.run, step = %step.fence.step, "a step is blocked: the outcome of an effect is unknown");
+        }
+        Ok(BlockVerdict::Resumed) => {
+            tracing::info!(step = %step.fence.step, "what was unknown has been settled meanwhile: the step goes on");
+        }
+        Ok(BlockVerdict::Lost) => inner.guard.record_alone(blocking.writes).await,
+        Ok(BlockVerdict::Rerun) => rerun(inner, step, blocking.writes).await,
+        Err(error) => unwritten(inner, step, blocking.writes, &error).await,
+    }
+}
+
+/// A receipt that was to be written exists already: what was answered is kept, and the step runs again from its journal.
+async fn rerun(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>) {
+    inner.guard.record_alone(writes).await;
+    hand_back(inner, step, Duration::ZERO).await;
+}
+
+async fn hand_back(inner: &Inner, step: &Claimed, delay: Duration) {
+    if let Err(error) = with_tries(|| inner.store.hand_back(&step.fence, delay)).await {
+        unwritten(inner, step, vec![], &error).await;
+    }
+}
+
+/// Nothing of the end could be written: the lease runs out and the journal goes on from what is durable.
+async fn unwritten(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>, error: &StoreError) {
+    tracing::error!(
+        step = %step.fence.step, error = error as &dyn std::error::Error,
+        "the end of an execution could not be written; the step is taken over when its lease runs out"
+    );
+    inner.guard.record_alone(writes).await;
+}
+
+/// Tries a transaction again when its failure may pass. Each is fenced, so that one whose COMMIT came through unseen is
+/// not done twice.
+async fn with_tries<T, F>(transaction: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    for _ in 1..TRIES {
+        match transaction().await {
+            Err(error) if error.is_transient() => tokio::time::sleep(PAUSE).await,
+            done => return done,
+        }
+    }
+    transaction().await
+}

@@ -1,0 +1,7 @@
+//! The provider that counts and loses answers, the crash harness, guests.
+
+pub mod host;
+pub mod http;
+pub mod ledger;
+pub mod postgres;
+pub mod provider;
