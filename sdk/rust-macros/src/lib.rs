@@ -1,0 +1,27 @@
+//! The `#[block]` attribute of `counterfoil-sdk`, which re-exports it.
+
+#![warn(missing_docs)]
+
+mod arguments;
+mod expansion;
+mod signature;
+
+use proc_macro::TokenStream;
+
+/// Makes a function the block of its crate.
+///
+/// The function takes one input and returns `Result<Output, Failure>`: the input derives `Deserialize`,
+/// the output `Serialize`, both `JsonSchema`. An error of another type will do where it becomes a
+/// `Failure` through `From`. The function's name, with hyphens, is the block's name; the first paragraph
+/// of its doc comment is the block's summary.
+///
+/// Arguments, all optional:
+///
+/// - `effects(http(…), …)`: the effects that the block may perform, and no others. Each `http` names where
+///   it goes, by `connection = "payments"` or `hosts = ["api.example.com"]`, and how safe it is to repeat,
+///   by `safety = "at-most-once"` (as without it), `"idempotent"` or `"read-only"`.
+/// - `credits = 1`: the price of one step.
+#[proc_macro_attribute]
+pub fn block(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expansion::expand(arguments.into(), item.into()).into()
+}

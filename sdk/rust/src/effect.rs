@@ -1,0 +1,67 @@
+//! The vocabulary of effects.
+
+use std::error::Error;
+use std::fmt::{self, Display};
+
+use crate::http::Answer;
+
+/// What the host may do when a crash or a lost answer leaves an effect's outcome open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Safety {
+    /// Never send twice. The default, except for GET and HEAD.
+    AtMostOnce,
+    /// The receiver recognises the idempotency key: the host may send again with the same key.
+    Idempotent,
+    /// Changes nothing at the receiver: may be repeated freely. The default for GET and HEAD.
+    ReadOnly,
+}
+
+/// Why an effect gave no answer. An outcome that nobody knows is not among these: the step stops there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EffectError {
+    /// Policy, grant or address refused it; nothing was sent.
+    Denied(String),
+    /// It is known that nothing left: name resolution, connect or TLS failed.
+    NotSent(String),
+    /// The receiver answered that it did not act.
+    Rejected(Answer),
+    /// A read-only effect got no answer.
+    NoAnswer(String),
+    /// The receiver acted, and its answer was longer than the host keeps.
+    ResponseTooLarge(Answer),
+    /// A limit of this step was reached.
+    Limit(String),
+}
+
+impl Display for EffectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(why) => write!(f, "the call was denied: {why}"),
+            Self::NotSent(why) => write!(f, "the call was not sent: {why}"),
+            Self::Rejected(answer) => {
+                write!(f, "the receiver refused the call with status {}", answer.status())
+            }
+            Self::NoAnswer(why) => write!(f, "the call got no answer: {why}"),
+            Self::ResponseTooLarge(answer) => {
+                write!(f, "the answer, with status {}, is longer than is kept", answer.status())
+            }
+            Self::Limit(why) => write!(f, "a limit of this step was reached: {why}"),
+        }
+    }
+}
+
+impl Error for EffectError {}
+
+/// One HTTP call as it crosses to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpEffect {
+    pub(crate) method: String,
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) key: Option<String>,
+    pub(crate) connection: Option<String>,
+    pub(crate) safety: Option<Safety>,
+    pub(crate) idempotency_key: Option<String>,
+    pub(crate) timeout_ms: Option<u32>,
+}

@@ -1,0 +1,139 @@
+//! The seam in Wasm: the imports and exports of `wit/block.wit`.
+
+use std::marker::PhantomData;
+use std::panic;
+use std::sync::Once;
+
+use self::bindings::counterfoil::block::{context, effects};
+use self::bindings::exports::counterfoil::block::step;
+use crate::block::{Block, describe, run};
+use crate::context::{Level, Place};
+use crate::effect::{EffectError, HttpEffect, Safety};
+use crate::failure::Failure;
+use crate::http::Answer;
+
+#[expect(missing_docs, clippy::same_length_and_capacity, reason = "generated")]
+pub mod bindings {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "block",
+        pub_export_macro: true,
+        default_bindings_module: "counterfoil_sdk::__private::bindings",
+        runtime_path: "counterfoil_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+pub(crate) fn perform(effect: HttpEffect) -> Result<Answer, EffectError> {
+    match effects::perform(&effect.into()) {
+        Ok(effects::Answer::Http(response)) => Ok(response.into()),
+        Ok(_) => panic!("the host answered an HTTP call with an answer of another kind"),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn place() -> Place {
+    let context::StepPlace { lineage, node, iteration } = context::place();
+    Place { lineage, node, iteration }
+}
+
+pub(crate) fn started_at_ms() -> u64 {
+    context::started_at()
+}
+
+pub(crate) fn random(len: u32) -> Vec<u8> {
+    context::random(len)
+}
+
+pub(crate) fn log(level: Level, message: &str) {
+    let level = match level {
+        Level::Trace => context::Level::Trace,
+        Level::Debug => context::Level::Debug,
+        Level::Info => context::Level::Info,
+        Level::Warn => context::Level::Warn,
+        Level::Error => context::Level::Error,
+    };
+    context::log(level, message);
+}
+
+/// The exported `step` interface of the block `B`.
+#[doc(hidden)]
+pub struct Step<B>(PhantomData<B>);
+
+impl<B: Block> step::Guest for Step<B> {
+    fn describe() -> String {
+        log_panics();
+        describe::<B>()
+    }
+
+    fn run(input: String) -> Result<String, step::Failure> {
+        log_panics();
+        run::<B>(&input).map_err(Into::into)
+    }
+}
+
+/// A trap carries no text: without this, what a panic said would be lost.
+fn log_panics() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        panic::set_hook(Box::new(|panic| log(Level::Error, &panic.to_string())));
+    });
+}
+
+impl From<HttpEffect> for effects::Effect {
+    fn from(effect: HttpEffect) -> Self {
+        let HttpEffect { method, url, headers, body, key, connection, safety, idempotency_key, timeout_ms } =
+            effect;
+        Self {
+            request: effects::Request::Http(effects::HttpRequest { method, url, headers, body }),
+            key,
+            connection,
+            safety: safety.map(Into::into),
+            idempotency_key,
+            timeout_ms,
+            extra: Vec::new(),
+        }
+    }
+}
+
+impl From<Safety> for effects::Safety {
+    fn from(safety: Safety) -> Self {
+        match safety {
+            Safety::AtMostOnce => Self::AtMostOnce,
+            Safety::Idempotent => Self::Idempotent,
+            Safety::ReadOnly => Self::ReadOnly,
+        }
+    }
+}
+
+impl From<effects::HttpResponse> for Answer {
+    fn from(response: effects::HttpResponse) -> Self {
+        let effects::HttpResponse { status, headers, body, truncated } = response;
+        Self { status, headers, body, truncated }
+    }
+}
+
+impl From<effects::Failure> for EffectError {
+    fn from(failure: effects::Failure) -> Self {
+        match failure {
+            effects::Failure::Denied(why) => Self::Denied(why),
+            effects::Failure::NotSent(why) => Self::NotSent(why),
+            effects::Failure::Rejected(response) => Self::Rejected(response.into()),
+            effects::Failure::NoAnswer(why) => Self::NoAnswer(why),
+            effects::Failure::ResponseTooLarge(response) => Self::ResponseTooLarge(response.into()),
+            effects::Failure::Limit(why) => Self::Limit(why),
+        }
+    }
+}
+
+impl From<Failure> for step::Failure {
+    fn from(failure: Failure) -> Self {
+        let reason = step::Reason { code: failure.code().into(), message: failure.message().into() };
+        if failure.is_transient() {
+            let delay_ms =
+                failure.retry_after().map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
+            Self::Transient((reason, delay_ms))
+        } else {
+            Self::Permanent(reason)
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The seam outside Wasm: a block compiles and can be called there, and what it asks of its host goes
+//! to the host that stands in on the thread.
+
+use std::cell::RefCell;
+
+use crate::context::{Level, Place};
+use crate::effect::{EffectError, HttpEffect};
+use crate::http::Answer;
+
+/// Stands for a host.
+pub(crate) trait Host {
+    fn perform(&mut self, effect: HttpEffect) -> Result<Answer, EffectError>;
+    fn place(&mut self) -> Place;
+    fn started_at_ms(&mut self) -> u64;
+    fn random(&mut self, len: u32) -> Vec<u8>;
+    fn log(&mut self, level: Level, message: &str);
+}
+
+thread_local! {
+    static HOST: RefCell<Option<Box<dyn Host>>> = const { RefCell::new(None) };
+}
+
+/// Runs `act` with `host` standing in on this thread.
+#[cfg(test)]
+pub(crate) fn with<T>(host: impl Host + 'static, act: impl FnOnce() -> T) -> T {
+    HOST.set(Some(Box::new(host)));
+    let result = act();
+    HOST.take();
+    result
+}
+
+pub(crate) fn perform(effect: HttpEffect) -> Result<Answer, EffectError> {
+    ask("make an HTTP call", |host| host.perform(effect))
+}
+
+pub(crate) fn place() -> Place {
+    ask("say where the step stands", |host| host.place())
+}
+
+pub(crate) fn started_at_ms() -> u64 {
+    ask("say when the step started", |host| host.started_at_ms())
+}
+
+pub(crate) fn random(len: u32) -> Vec<u8> {
+    ask("give random bytes", |host| host.random(len))
+}
+
+pub(crate) fn log(level: Level, message: &str) {
+    HOST.with_borrow_mut(|host| match host {
+        Some(host) => host.log(level, message),
+        None => eprintln!("{level:?} {message}"),
+    });
+}
+
+/// Any error given back in place of a missing host would be a false statement about a call, and a block
+/// could swallow it.
+fn ask<T>(what: &str, act: impl FnOnce(&mut dyn Host) -> T) -> T {
+    HOST.with_borrow_mut(|host| match host {
+        Some(host) => act(host.as_mut()),
+        None => panic!("no host on this thread to {what}: the block runs outside Counterfoil"),
+    })
+}

@@ -1,0 +1,10 @@
+use counterfoil_sdk::prelude::*;
+
+#[block(price = 1)]
+fn echo(input: Value) -> Result<Value, Failure> {
+    Ok(input)
+}
+
+fn main() {
+    let _ = echo(Value::Null);
+}

@@ -1,0 +1,8 @@
+use counterfoil_sdk::prelude::*;
+
+#[block]
+fn echo<T>(input: T) -> Result<T, Failure> {
+    Ok(input)
+}
+
+fn main() {}

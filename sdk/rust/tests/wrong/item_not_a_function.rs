@@ -1,0 +1,8 @@
+use counterfoil_sdk::prelude::*;
+
+#[block]
+struct Echo {
+    input: Value,
+}
+
+fn main() {}
