@@ -1,0 +1,235 @@
+//! Begins a block from one of the guest examples.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+/// What a new block begins as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Template {
+    /// One call that must not be made twice.
+    ChargeCard,
+    /// One read, then the output.
+    EnrichLead,
+}
+
+impl Template {
+    /// The example's name, and its one file.
+    const fn example(self) -> (&'static str, &'static str) {
+        match self {
+            Self::ChargeCard => {
+                ("charge_card", include_str!("../../../../guest-examples/charge-card/src/lib.rs"))
+            }
+            Self::EnrichLead => {
+                ("enrich_lead", include_str!("../../../../guest-examples/enrich-lead/src/lib.rs"))
+            }
+        }
+    }
+}
+
+/// Words that cargo takes for a package's name and that a function or a crate cannot have.
+const RESERVED: [&str; 56] = [
+    "abstract",
+    "alloc",
+    "as",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "override",
+    "priv",
+    "proc-macro",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "typeof",
+    "unsafe",
+    "unsized",
+    "use",
+    "virtual",
+    "where",
+    "while",
+    "yield",
+];
+
+/// Creates the crate of the block `name` in a new directory of that name in `parent`, and returns its path.
+///
+/// Inside a checkout of this repository the crate takes the SDK from there, else by its version.
+///
+/// # Errors
+///
+/// The name is no block's, or the directory is there already.
+pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Result<PathBuf> {
+    check_name(name)?;
+    let parent =
+        fs::canonicalize(parent).with_context(|| format!("there is no directory {}", parent.display()))?;
+    let dir = parent.join(name);
+    fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    fs::create_dir(dir.join("src"))?;
+    let (example, source) = template.example();
+    let function = name.replace('-', "_");
+    for (path, content) in [
+        ("Cargo.toml", manifest(name, &sdk(&dir))),
+        ("src/lib.rs", source.replace(&format!("fn {example}("), &format!("fn {function}("))),
+        (".gitignore", "/target\n".to_owned()),
+    ] {
+        let path = dir.join(path);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(dir)
+}
+
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(plain) {
+        bail!("{name:?} names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`");
+    }
+    if RESERVED.contains(&name) {
+        bail!("{name:?} means something to Rust: choose another name");
+    }
+    Ok(())
+}
+
+/// The SDK's line in the manifest of a crate in `dir`.
+fn sdk(dir: &Path) -> String {
+    const MANIFEST: &str = "sdk/rust/Cargo.toml";
+    let mut path = String::new();
+    for ancestor in dir.ancestors() {
+        if ancestor.join(MANIFEST).is_file() && ancestor.join("wit/block.wit").is_file() {
+            return format!("counterfoil-sdk = {{ path = \"{path}sdk/rust\" }}");
+        }
+        path.push_str("../");
+    }
+    format!("counterfoil-sdk = \"{}\"", env!("CARGO_PKG_VERSION"))
+}
+
+fn manifest(name: &str, sdk: &str) -> String {
+    format!(
+        r#"[package]
+name = "{name}"
+version = "0.1.0"
+edition = "2024"
+publish = false
+
+[lib]
+crate-type = ["cdylib"]
+
+[dependencies]
+{sdk}
+schemars = {{ version = "1", default-features = false, features = ["derive", "std"] }}
+serde = {{ version = "1", features = ["derive"] }}
+
+[profile.release]
+opt-level = "s"
+lto = true
+codegen-units = 1
+panic = "abort"
+# Names stay, so that a trap's backtrace can be read.
+strip = "debuginfo"
+
+# A block stands by itself, also inside another workspace's directory.
+[workspace]
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_block_is_its_example_under_another_name() -> anyhow::Result<()> {
+        let parent = tempfile::tempdir()?;
+        for (name, template, function, url) in [
+            (
+                "refund-card",
+                Template::ChargeCard,
+                "fn refund_card(input: Charge)",
+                "http::post(\"/charges\")",
+            ),
+            ("score2", Template::EnrichLead, "fn score2(input: Lead)", "http::get(format!(\"/companies/"),
+        ] {
+            let dir = new(parent.path(), name, template)?;
+            assert_eq!(dir, fs::canonicalize(parent.path())?.join(name));
+            let source = fs::read_to_string(dir.join("src/lib.rs"))?;
+            assert!(source.contains(function) && source.contains(url), "{source}");
+            let manifest = fs::read_to_string(dir.join("Cargo.toml"))?;
+            assert!(manifest.starts_with(&format!("[package]\nname = \"{name}\"\n")), "{manifest}");
+            let sdk = concat!("\ncounterfoil-sdk = \"", env!("CARGO_PKG_VERSION"), "\"\n");
+            assert!(manifest.contains(sdk), "{manifest}");
+            assert_eq!(fs::read_to_string(dir.join(".gitignore"))?, "/target\n");
+
+            let again = new(parent.path(), name, template).expect_err("it is there");
+            assert!(again.to_string().starts_with("cannot create "), "{again}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn inside_a_checkout_the_sdk_is_the_checkout_s() -> anyhow::Result<()> {
+        let checkout = tempfile::tempdir()?;
+        for path in ["sdk/rust/Cargo.toml", "wit/block.wit"] {
+            let path = checkout.path().join(path);
+            fs::create_dir_all(path.parent().context("a parent")?)?;
+            fs::write(path, "")?;
+        }
+        for (parent, path) in [("", "../sdk/rust"), ("my/blocks", "../../../sdk/rust")] {
+            let parent = checkout.path().join(parent);
+            fs::create_dir_all(&parent)?;
+            let dir = new(&parent, "a-block", Template::ChargeCard)?;
+            let manifest = fs::read_to_string(dir.join("Cargo.toml"))?;
+            assert!(
+                manifest.contains(&format!("\ncounterfoil-sdk = {{ path = \"{path}\" }}\n")),
+                "{manifest}"
+            );
+            assert!(dir.join(path).join("Cargo.toml").is_file());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_a_block_s_is_refused_before_anything_is_written() -> anyhow::Result<()> {
+        let parent = tempfile::tempdir()?;
+        for name in ["", "-a", "1a", "A", "a_b", "a/b", "..", "ä", "match", "std", "while"] {
+            assert!(new(parent.path(), name, Template::ChargeCard).is_err(), "{name:?}");
+        }
+        assert_eq!(fs::read_dir(parent.path())?.count(), 0);
+        Ok(())
+    }
+}
