@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 
 use crate::error::Row;
 use crate::run::Trigger;
-use crate::settle::{InlineArrays, NewStep, OpenArrays, RunEnd, SettledStep};
+use crate::settle::{NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
 use crate::transaction::{Tx, begin};
 use crate::{Store, StoreError};
 
@@ -94,6 +94,8 @@ impl Store {
         if !insert(&mut tx, admission).await? {
             return Ok(None);
         }
+        let Admission { tenant, run, inline, .. } = admission;
+        insert_inline(&mut tx, *tenant, *run, run.0.into(), inline).await?;
         tx.commit().await?;
         if !admission.open.is_empty() {
             self.wake();
@@ -193,14 +195,13 @@ fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
     }
 }
 
-/// Inserts the run with its steps and its delivery. False if something of it is there already: then the transaction is of
+/// Inserts the run with its open steps and its delivery. False if something of it is there already: then the transaction is of
 /// no use any more.
 async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> {
     let (trigger, event, ordinal) = match admission.trigger {
         Trigger::Api => ("api", None, None),
         Trigger::Event { event, ordinal } => ("event", Some(event.0), Some(ordinal.cast_signed())),
     };
-    let inline = InlineArrays::new(&admission.inline);
     let open = OpenArrays::new(admission.run, &admission.open);
     let end = admission.end.as_ref();
     let inserted = sqlx::query!(
@@ -214,7 +215,7 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
              RETURNING tenant_id, id
          ), open_run AS (
              INSERT INTO open_runs (tenant_id, run_id, lineage, workflow_id, record_id, exclusive, open_steps)
-             SELECT tenant_id, id, id, $3, $9, $15, cardinality($23::uuid[]) FROM run WHERE $12 IS NULL
+             SELECT tenant_id, id, id, $3, $9, $15, cardinality($16::uuid[]) FROM run WHERE $12 IS NULL
              ON CONFLICT DO NOTHING
              RETURNING run_id
          ), delivery AS (
@@ -222,19 +223,11 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
              SELECT tenant_id, $7, $3, $4, id FROM run WHERE $7 IS NOT NULL
              ON CONFLICT DO NOTHING
              RETURNING run_id
-         ), settled AS (
-             INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
-                 output, error, choice, queued_at)
-             SELECT run.tenant_id, run.id, s.id, run.id, s.node, s.iteration::int[], s.state, 1, 0,
-                 s.output::json, s.error::json, s.choice, now()
-             FROM run CROSS JOIN UNNEST(
-                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[]
-             ) AS s (id, node, iteration, state, output, error, choice)
          ), opened AS (
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
              SELECT run.tenant_id, s.id, run.id, run.id, s.node, s.iteration::int[], s.wait, s.block, now() + s.delay
              FROM run CROSS JOIN UNNEST(
-                 $23::uuid[], $24::text[], $25::text[], $26::text[], $27::interval[], $28::bytea[]
+                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[]
              ) AS s (id, node, iteration, wait, delay, block)
          )
          SELECT (SELECT count(*) FROM run) = 1
@@ -255,13 +248,6 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
         end.and_then(|end| end.output.as_ref()),
         end.and_then(|end| end.error.as_ref()),
         is_exclusive(admission),
-        &inline.ids,
-        &inline.nodes,
-        &inline.iterations,
-        &inline.states,
-        &inline.outputs as &[Option<String>],
-        &inline.errors as &[Option<String>],
-        &inline.choices as &[Option<String>],
         &open.ids,
         &open.nodes,
         &open.iterations,

@@ -88,9 +88,9 @@ fn is_transient(error: &sqlx::Error) -> bool {
         | sqlx::Error::Tls(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::WorkerCrashed
-        | sqlx::Error::BeginFailed => true,
+        | sqlx::Error::BeginFailed
         // What a connection that was cut in the middle of a message leaves behind.
-        sqlx::Error::Protocol(_) => true,
+        | sqlx::Error::Protocol(_) => true,
         _ => false,
     }
 }

@@ -96,8 +96,8 @@ impl Store {
 
     /// Takes pending events, the oldest first, for a time. No lock is held meanwhile; a publisher that dies lets its hold
     /// run out.
-    pub async fn hold_events(&self, limit: u32, hold: Duration) -> Result<Vec<HeldEvent>, StoreError> {
-        let held = sqlx::query!(
+    pub async fn hold_events(&self, limit: u32, time: Duration) -> Result<Vec<HeldEvent>, StoreError> {
+        let rows = sqlx::query!(
             r#"WITH due AS (
                  SELECT tenant_id, id FROM events
                  WHERE pending AND (hold_until IS NULL OR hold_until <= now())
@@ -111,11 +111,11 @@ impl Store {
              RETURNING e.tenant_id, e.id, e.type AS event_type, e.record_id, e.data, e.recorded_at,
                  e.hold_id AS "hold_id!""#,
             i64::from(limit),
-            value::interval(hold),
+            value::interval(time),
         )
         .fetch_all(self.pool())
         .await?;
-        let mut held: Vec<HeldEvent> = held
+        let mut events: Vec<HeldEvent> = rows
             .into_iter()
             .map(|event| HeldEvent {
                 tenant: event.tenant_id.into(),
@@ -127,8 +127,8 @@ impl Store {
                 hold: event.hold_id,
             })
             .collect();
-        held.sort_by_key(|event| event.recorded_at);
-        Ok(held)
+        events.sort_by_key(|event| event.recorded_at);
+        Ok(events)
     }
 
     /// Marks events published that are still under this hold, and says how many were.

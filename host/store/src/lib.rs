@@ -16,7 +16,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::ports::Faults;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgPool};
+use sqlx::{ConnectOptions, PgPool};
 
 pub mod admission;
 pub mod audit;
@@ -28,6 +28,7 @@ pub mod event;
 pub mod idempotency;
 pub mod key;
 pub mod metrics;
+mod migrate;
 pub mod page;
 pub mod receipt;
 pub mod run;
@@ -113,15 +114,6 @@ impl Store {
             waker: Waker::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Applies the migrations that the database does not have yet. Hosts that do so at once wait for each other.
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        // The lock that is held meanwhile belongs to a session, and a migration may take longer than a statement may.
-        let mut connection = self.inner.options.connect().await?;
-        sqlx::migrate!("../../migrations").run(&mut connection).await?;
-        connection.close().await?;
-        Ok(())
     }
 
     /// The database's clock, if it answers.

@@ -2,10 +2,11 @@
 //! the execution's lease.
 
 mod answer;
-mod arrays;
 mod block;
 mod finish;
+mod inline;
 mod next;
+mod open;
 mod retry;
 
 use std::time::Duration;
@@ -15,13 +16,15 @@ use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 use serde_json::Value;
 
 pub(crate) use self::answer::{Written, write};
-pub(crate) use self::arrays::{InlineArrays, OpenArrays};
+pub(crate) use self::inline::insert_inline;
+pub(crate) use self::open::OpenArrays;
 
 use crate::step::{Claimed, Fence, Wait};
 use crate::value::text_enum;
 
 /// A write to our own database that commits with the end of an execution.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few are alive at a time, and every one is written")]
 pub enum OwnWrite {
     /// The answer to an effect. It has been written already if its receipt stands where the answer would bring it.
     Answer(Transition),

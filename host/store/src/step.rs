@@ -117,20 +117,13 @@ impl TryFrom<ClaimedRow> for Claimed {
     }
 }
 
-/// A step that this transaction holds the lock of.
-#[derive(Debug, Clone)]
-pub(crate) struct Held {
-    pub(crate) run: RunId,
-    pub(crate) place: Place,
-}
-
-/// Locks the open step that `fence` names, so that nobody dispatches, settles or resumes it meanwhile. None if it is
-/// not this execution's any more.
+/// Locks the open step that `fence` names, so that nobody dispatches, settles or resumes it meanwhile, and says where
+/// it is. None if it is not this execution's any more.
 ///
 /// An expired lease that nobody has claimed is still its owner's: the claim is what takes it away.
-pub(crate) async fn hold(tx: &mut Tx, fence: &Fence) -> Result<Option<Held>, StoreError> {
+pub(crate) async fn hold(tx: &mut Tx, fence: &Fence) -> Result<Option<Place>, StoreError> {
     let held = sqlx::query!(
-        "SELECT run_id, lineage, node, iteration FROM open_steps
+        "SELECT lineage, node, iteration FROM open_steps
          WHERE tenant_id = $1 AND id = $2 AND lease_id = $3
          FOR UPDATE",
         fence.tenant.0,
@@ -139,13 +132,10 @@ pub(crate) async fn hold(tx: &mut Tx, fence: &Fence) -> Result<Option<Held>, Sto
     )
     .fetch_optional(&mut **tx)
     .await?;
-    Ok(held.map(|held| Held {
-        run: held.run_id.into(),
-        place: Place {
-            lineage: held.lineage.into(),
-            node: held.node,
-            iteration: value::path_in(&held.iteration),
-        },
+    Ok(held.map(|held| Place {
+        lineage: held.lineage.into(),
+        node: held.node,
+        iteration: value::path_in(&held.iteration),
     }))
 }
 

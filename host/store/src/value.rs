@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use counterfoil_domain::id::Digest;
 use serde_json::Value;
 use sqlx::postgres::types::PgInterval;
@@ -32,11 +31,6 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     const CENTURY_MICROSECONDS: i64 = 100 * 365 * 86_400 * 1_000_000;
     let microseconds = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).min(CENTURY_MICROSECONDS);
     PgInterval { months: 0, days: 0, microseconds }
-}
-
-/// Time from `from` to `to`, none if that is in the past.
-pub(crate) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
-    (to - from).to_std().unwrap_or_default()
 }
 
 /// A payload in an array of payloads, which goes as text: the array type that sqlx knows is that of jsonb.

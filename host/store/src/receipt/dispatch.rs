@@ -107,11 +107,7 @@ fn expected(dispatch: &Dispatch<'_>) -> Vec<(EffectId, ReceiptState)> {
             OwnWrite::Answer(transition) => Some(transition),
             OwnWrite::ReadOnly(_) => None,
         });
-        answers
-            .chain(dispatch.lose)
-            .filter(|transition| transition.receipt() == id)
-            .map(Transition::to)
-            .last()
+        answers.chain(dispatch.lose).rfind(|transition| transition.receipt() == id).map(Transition::to)
     };
     dispatch.expected.iter().map(|(id, state)| (*id, moved(*id).unwrap_or(*state))).collect()
 }

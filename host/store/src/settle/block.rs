@@ -1,11 +1,11 @@
 //! An execution that met an outcome which is unknown.
 
-use counterfoil_domain::id::TenantId;
+use counterfoil_domain::id::{Place, TenantId};
 use counterfoil_domain::timeline::Ended;
 
 use super::{BlockVerdict, Blocking, Written, write};
 use crate::receipt::{apply, lose_all};
-use crate::step::{Held, Leave, Wait, hold, leave};
+use crate::step::{Leave, Wait, hold, leave};
 use crate::transaction::{Tx, begin};
 use crate::value;
 use crate::{Store, StoreError};
@@ -19,7 +19,7 @@ impl Store {
     pub async fn block(&self, blocking: &Blocking) -> Result<BlockVerdict, StoreError> {
         let mut tx = begin(self.pool()).await?;
         // The step first, then its receipts: whoever settles one does the same, so that one of the two sees the other.
-        let Some(held) = hold(&mut tx, &blocking.fence).await? else {
+        let Some(place) = hold(&mut tx, &blocking.fence).await? else {
             return Ok(BlockVerdict::Lost);
         };
         for own in &blocking.writes {
@@ -33,7 +33,7 @@ impl Store {
             // Lost to a late answer, or to a person: then there is one unknown less.
             apply(&mut tx, transition).await?;
         }
-        let is_blocked = lose_the_rest(&mut tx, blocking.fence.tenant, &held).await?;
+        let is_blocked = lose_the_rest(&mut tx, blocking.fence.tenant, &place).await?;
         let mut left = Leave {
             wait: Some(Wait::Blocked),
             delay: None,
@@ -61,8 +61,7 @@ impl Store {
 }
 
 /// Moves every receipt of the place that is still dispatched to unknown, and looks whether one is unknown then.
-async fn lose_the_rest(tx: &mut Tx, tenant: TenantId, held: &Held) -> Result<bool, StoreError> {
-    let place = &held.place;
+async fn lose_the_rest(tx: &mut Tx, tenant: TenantId, place: &Place) -> Result<bool, StoreError> {
     let iteration = value::path_out(&place.iteration);
     let dispatched = sqlx::query_scalar!(
         "SELECT id FROM receipts

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{LeaseId, Place, StepId};
 use counterfoil_domain::ports::Site;
 
-use super::{InlineArrays, NewStep, OpenArrays, RunEndState, SettleVerdict, Settlement, Written, write};
+use super::{NewStep, OpenArrays, RunEndState, SettleVerdict, Settlement, Written, insert_inline, write};
 use crate::receipt::lose_dispatched;
 use crate::run::{STEP_CANCELLED, end_run};
 use crate::step::{Claimed, Fence, Wait};
@@ -33,15 +33,16 @@ impl Store {
         let Some(kept) = advance(&mut tx, settlement).await? else {
             return Ok(SettleVerdict::Unanswered);
         };
+        let (tenant, run) = (settlement.fence.tenant, settlement.run);
+        insert_inline(&mut tx, tenant, run, settlement.lineage, &settlement.inline).await?;
         if let Some(end) = &settlement.end {
-            let (tenant, run) = (settlement.fence.tenant, settlement.run);
             let has_others = open_steps > 1 || !settlement.open.is_empty();
             end_run(&mut tx, tenant, run, settlement.lineage, end, has_others).await?;
         }
         self.inner.faults.reach(Site::InSettle);
         tx.commit().await?;
         self.inner.faults.reach(Site::AfterSettle);
-        let next = kept.and_then(|kept| claimed(settlement, kept));
+        let next = kept.and_then(|kept| claimed(settlement, &kept));
         if settlement.open.len() > usize::from(next.is_some()) {
             self.wake();
         }
@@ -87,7 +88,6 @@ struct Kept {
 /// answer, and that nothing was written; the inner one that no successor is kept.
 async fn advance(tx: &mut Tx, settlement: &Settlement) -> Result<Option<Option<Kept>>, StoreError> {
     let settled = &settlement.settled;
-    let inline = InlineArrays::new(&settlement.inline);
     let open = OpenArrays::new(settlement.run, &settlement.open);
     let kept = settlement.keep.and_then(|_| kept_step(settlement)).map(|kept| open.ids[kept.0]);
     let row = sqlx::query!(
@@ -107,27 +107,21 @@ async fn advance(tx: &mut Tx, settlement: &Settlement) -> Result<Option<Option<K
              SELECT tenant_id, run_id, id, lineage, node, iteration, $4, attempt, losses,
                  $5::json, $6::json, $7, $8::json, queued_at, started_at
              FROM gone
-             UNION ALL
-             SELECT gone.tenant_id, gone.run_id, s.id, gone.lineage, s.node, s.iteration::int[], s.state, 1, 0,
-                 s.output::json, s.error::json, s.choice, NULL, now(), NULL
-             FROM gone CROSS JOIN UNNEST(
-                 $9::uuid[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[]
-             ) AS s (id, node, iteration, state, output, error, choice)
          ), opened AS (
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
                  vt, lease_id, host_id, first_started_at, started_at)
              SELECT gone.tenant_id, s.id, gone.run_id, gone.lineage, s.node, s.iteration::int[], s.wait, s.block,
-                 now() + CASE WHEN s.id = $22 THEN $24 ELSE s.delay END,
-                 CASE WHEN s.id = $22 THEN gen_random_uuid() END,
-                 CASE WHEN s.id = $22 THEN $23::uuid END,
-                 CASE WHEN s.id = $22 THEN now() END,
-                 CASE WHEN s.id = $22 THEN now() END
+                 now() + CASE WHEN s.id = $15 THEN $17 ELSE s.delay END,
+                 CASE WHEN s.id = $15 THEN gen_random_uuid() END,
+                 CASE WHEN s.id = $15 THEN $16::uuid END,
+                 CASE WHEN s.id = $15 THEN now() END,
+                 CASE WHEN s.id = $15 THEN now() END
              FROM gone CROSS JOIN UNNEST(
-                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[]
+                 $9::uuid[], $10::text[], $11::text[], $12::text[], $13::interval[], $14::bytea[]
              ) AS s (id, node, iteration, wait, delay, block)
              RETURNING lease_id, vt, started_at
          ), counted AS (
-             UPDATE open_runs r SET open_steps = r.open_steps - 1 + $25
+             UPDATE open_runs r SET open_steps = r.open_steps - 1 + $18
              FROM gone WHERE r.tenant_id = gone.tenant_id AND r.run_id = gone.run_id
          )
          SELECT kept.lease_id AS "lease?", kept.started_at AS "since?", kept.vt AS "until?"
@@ -140,13 +134,6 @@ async fn advance(tx: &mut Tx, settlement: &Settlement) -> Result<Option<Option<K
         settled.error,
         settled.choice,
         settlement.logs,
-        &inline.ids,
-        &inline.nodes,
-        &inline.iterations,
-        &inline.states,
-        &inline.outputs as &[Option<String>],
-        &inline.errors as &[Option<String>],
-        &inline.choices as &[Option<String>],
         &open.ids,
         &open.nodes,
         &open.iterations,
@@ -169,7 +156,7 @@ fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
 }
 
 /// A new step as its keeper has it.
-fn claimed(settlement: &Settlement, kept: Kept) -> Option<Claimed> {
+fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
     let (_, step) = kept_step(settlement)?;
     let id: StepId = counterfoil_domain::id::step_id(settlement.run, &step.node, &step.iteration);
     Some(Claimed {

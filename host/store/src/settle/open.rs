@@ -1,39 +1,11 @@
-//! Steps as arrays, one a column, so that one statement writes however many there are.
+//! Steps that are open from now on, as arrays: one a column, so that one statement writes however many there are.
 
 use counterfoil_domain::id::{RunId, step_id};
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use super::{NewStep, SettledStep};
+use super::NewStep;
 use crate::value;
-
-/// Steps that settle without ever having been open.
-#[derive(Debug, Default)]
-pub(crate) struct InlineArrays {
-    pub(crate) ids: Vec<Uuid>,
-    pub(crate) nodes: Vec<String>,
-    pub(crate) iterations: Vec<String>,
-    pub(crate) states: Vec<String>,
-    pub(crate) outputs: Vec<Option<String>>,
-    pub(crate) errors: Vec<Option<String>>,
-    pub(crate) choices: Vec<Option<String>>,
-}
-
-impl InlineArrays {
-    pub(crate) fn new(steps: &[SettledStep]) -> Self {
-        let mut arrays = Self::default();
-        for step in steps {
-            arrays.ids.push(step.step.0);
-            arrays.nodes.push(step.node.clone());
-            arrays.iterations.push(value::path_text(&step.iteration));
-            arrays.states.push(step.state.name().into());
-            arrays.outputs.push(value::json_text(step.output.as_ref()));
-            arrays.errors.push(value::json_text(step.error.as_ref()));
-            arrays.choices.push(step.choice.clone());
-        }
-        arrays
-    }
-}
 
 /// Steps that are open from now on.
 #[derive(Debug, Default)]
