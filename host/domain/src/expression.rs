@@ -39,6 +39,12 @@ pub const EXPRESSION_DEPTH_MAX: usize = 32;
 /// Work of one evaluation, in bytes touched: about what a core reads in five milliseconds.
 pub const EVALUATION_COST_BYTES_MAX: u64 = 16 << 20;
 
+/// Builds the tables of the parser and the evaluator, which the first expression would wait for: some milliseconds.
+pub fn warm() {
+    let warmed = Expression::compile("[event].all(x, true)").map(|warmed| warmed.evaluate(&Scope::default()));
+    debug_assert!(matches!(warmed, Ok(Ok(_))), "it is a valid expression");
+}
+
 /// A compiled expression.
 #[derive(Debug, Clone)]
 pub struct Expression {

@@ -113,7 +113,10 @@ impl Walk<'_> {
         let is_operator = !call.func_name.starts_with(|first: char| first.is_ascii_alphabetic())
             && call.func_name.contains(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
         if !is_operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-            return Err(self.error(id, unknown_function(&call.func_name)));
+            // The parser places a call at its bracket.
+            let mut error = self.error(id, unknown_function(&call.func_name));
+            error.offset = error.offset.saturating_sub(call.func_name.len());
+            return Err(error);
         }
         if let Some(target) = &mut call.target {
             self.visit(target, depth + 1)?;

@@ -117,13 +117,11 @@ pub(super) fn add_patterns(context: &mut Context<'_, '_>, patterns: &[Pattern]) 
             position.downcast_ref::<CelInt>().and_then(|position| usize::try_from(*position.inner()).ok());
         let pattern = position.and_then(|position| patterns.get(position));
         let pattern = pattern.ok_or_else(|| call.error("no such pattern"))?;
-        match text.downcast_ref::<CelString>() {
-            Some(text) => Ok(CowVal::owned(CelBool::from(pattern.regex.is_match(text.inner())))),
-            None => {
-                let got = text.get_type().name().to_owned();
-                Err(ExecutionError::no_such_member_overload("matches", vec![got, "string".to_owned()]))
-            }
-        }
+        let Some(text) = text.downcast_ref::<CelString>() else {
+            let types = vec![text.get_type().name().to_owned(), "string".to_owned()];
+            return Err(ExecutionError::no_such_member_overload("matches", types));
+        };
+        Ok(CowVal::owned(CelBool::from(pattern.regex.is_match(text.inner()))))
     });
     context.add_function(MATCHES, matches).expect("no overload has this name");
 }
@@ -158,14 +156,14 @@ fn syntax_message(error: &ParseError) -> String {
     }
     // What follows is the list of every token that might have stood here, which explains nothing.
     let message = message.split(" expecting ").next().unwrap_or(message);
+    if message.starts_with("missing") {
+        return message.replace("'<EOF>'", "the end").replace('\'', "`");
+    }
     let quoted =
         message.split_once('\'').and_then(|(_, rest)| rest.rsplit_once('\'')).map(|(quoted, _)| quoted);
     match quoted.map(str::trim) {
         Some("<EOF>") if message.starts_with("mismatched") => "the expression ends too early".to_owned(),
         Some("=") => "`=` is not an operator; equality is `==`".to_owned(),
-        Some(token) if message.starts_with("missing") => {
-            message.replace(&format!("'{token}'"), &format!("`{token}`")).replace("'<EOF>'", "the end")
-        }
         Some(token) => format!("`{token}` does not belong here"),
         None => message.to_owned(),
     }

@@ -85,9 +85,9 @@ impl<'a> Scope<'a> {
 
     pub(super) fn root(&self, root: Root) -> Node<'_> {
         match root {
-            Root::Event => Node::Json(&self.event),
-            Root::Input => Node::Json(&self.input),
-            Root::Run => Node::Json(&self.run),
+            Root::Event => Node::Json(self.event),
+            Root::Input => Node::Json(self.input),
+            Root::Run => Node::Json(self.run),
             Root::Steps => Node::Steps(&self.steps),
         }
     }
@@ -218,7 +218,9 @@ impl Path {
                 shown.push('.');
                 shown.push_str(field);
             } else {
-                shown.push_str(&format!("[{}]", Value::from(field.as_str())));
+                shown.push('[');
+                shown.push_str(&Value::from(field.as_str()).to_string());
+                shown.push(']');
             }
         }
         shown

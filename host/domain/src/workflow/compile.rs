@@ -217,7 +217,7 @@ impl<'a> Compiler<'a> {
                 .map(|key| self.template(&Value::from(key.as_str()), &child(pointer, "idempotency_key"))),
             timeout_ms: call.timeout.and_then(|timeout| u32::try_from(timeout.ms).ok()),
         };
-        NodeKind::Http { call, retry: node.retry.as_ref().map(retry_policy) }
+        NodeKind::Http { call: Box::new(call), retry: node.retry.as_ref().map(retry_policy) }
     }
 
     fn stop(&mut self, stop: &Stop, pointer: &str) -> NodeKind {

@@ -62,12 +62,11 @@ impl Decoder<'_, '_> {
             name,
             description,
             triggers: self.triggers(fields),
-            steps: match fields.get("steps") {
-                Some(steps) => self.step_list(steps, "/steps", 1),
-                None => {
-                    self.problems.at_value("", ProblemCode::Schema, "a workflow has `steps`");
-                    vec![]
-                }
+            steps: if let Some(steps) = fields.get("steps") {
+                self.step_list(steps, "/steps", 1)
+            } else {
+                self.problems.at_value("", ProblemCode::Schema, "a workflow has `steps`");
+                vec![]
             },
             invariants: self.invariants(fields),
         }
@@ -138,7 +137,7 @@ impl Decoder<'_, '_> {
             return vec![];
         }
         let elements = self.list(value, pointer);
-        if elements.is_empty() && depth == 1 {
+        if depth == 1 && value.as_array().is_some_and(Vec::is_empty) {
             self.problems.at_value(pointer, ProblemCode::Schema, "a workflow has at least one step");
         }
         let mut steps: Vec<Step> = Vec::new();
@@ -159,14 +158,12 @@ impl Decoder<'_, '_> {
     /// The one name and the one node of a step.
     fn single<'v>(&mut self, element: &'v Value, pointer: &str) -> Option<(&'v str, &'v Value)> {
         let mut entries = element.as_object().into_iter().flatten();
-        match (entries.next(), entries.next()) {
-            (Some((name, node)), None) => Some((name, node)),
-            _ => {
-                let message = "a step is a map of one name to what the step does";
-                self.problems.at_value(pointer, ProblemCode::Schema, message);
-                None
-            }
+        if let (Some((name, node)), None) = (entries.next(), entries.next()) {
+            return Some((name, node));
         }
+        let message = "a step is a map of one name to what the step does";
+        self.problems.at_value(pointer, ProblemCode::Schema, message);
+        None
     }
 
     fn step_name(&mut self, name: &str, pointer: &str) {
@@ -205,18 +202,19 @@ impl Decoder<'_, '_> {
             Some("set") => self.leaf::<SetNode>(value, pointer).map(Node::Set),
             Some(_) => self.leaf::<StopNode>(value, pointer).map(Node::Stop),
             None => {
-                match Node::KINDS_NOT_OFFERED.into_iter().find(|kind| fields.contains_key(*kind)) {
-                    Some(kind) => {
-                        let message = format!("this host does not offer `{kind}` yet");
-                        self.problems.at_key(&child(pointer, kind), ProblemCode::NodeNotOffered, message);
-                    }
-                    None => {
-                        let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
-                        self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
-                    }
-                }
+                self.no_node(fields, pointer);
                 None
             }
+        }
+    }
+
+    fn no_node(&mut self, fields: &Map<String, Value>, pointer: &str) {
+        if let Some(kind) = Node::KINDS_NOT_OFFERED.into_iter().find(|kind| fields.contains_key(*kind)) {
+            let message = format!("this host does not offer `{kind}` yet");
+            self.problems.at_key(&child(pointer, kind), ProblemCode::NodeNotOffered, message);
+        } else {
+            let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
+            self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
         }
     }
 
@@ -320,7 +318,7 @@ impl Decoder<'_, '_> {
 
     fn list<'v>(&mut self, value: &'v Value, pointer: &str) -> Vec<(String, &'v Value)> {
         let Some(elements) = value.as_array() else {
-            self.problems.at_value(pointer, ProblemCode::Schema, "this is a list");
+            self.problems.at_value(pointer, ProblemCode::Schema, "a list is expected here");
             return vec![];
         };
         elements

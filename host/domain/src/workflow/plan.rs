@@ -104,7 +104,7 @@ pub enum NodeKind {
     /// Makes one HTTP call.
     Http {
         /// The call.
-        call: PlanHttp,
+        call: Box<PlanHttp>,
         /// The node's own policy, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry: Option<RetryPolicy>,
@@ -306,9 +306,8 @@ impl PlanTrigger {
             Ok(Value::String(record)) if record.is_empty() => Ok(None),
             Ok(Value::String(record)) => Ok(Some(record)),
             Ok(Value::Number(record)) if !record.is_f64() => Ok(Some(record.to_string())),
-            Ok(Value::Null) => Ok(None),
+            Ok(Value::Null) | Err(EvaluationError { reason: Reason::MissingField { .. }, .. }) => Ok(None),
             Ok(_) => Err(failed(Reason::WrongType("a record is a string or an integer".to_owned()))),
-            Err(EvaluationError { reason: Reason::MissingField { .. }, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
