@@ -5,3 +5,4 @@ pub mod http;
 pub mod ledger;
 pub mod postgres;
 pub mod provider;
+pub mod work;
