@@ -1,0 +1,107 @@
+//! One execution of a guest function: a fresh store, a fresh instance, one call, and the store is gone.
+
+use std::sync::Arc;
+
+use counterfoil_domain::limits::StepLimits;
+use tokio::time::{Instant, timeout_at};
+use wasmtime::{Engine, Store, UpdateDeadline};
+
+use crate::bindings::exports::counterfoil::block::step;
+use crate::blocks::ReadyBlock;
+use crate::epoch::{Meter, Metered, Ticker};
+use crate::host::HostState;
+use crate::trap::{Ended, Phase};
+
+/// What one call may copy out of the guest: an effect's body of a megabyte and all around it, several times.
+const HOST_CALL_BYTES_MAX: usize = 8 << 20;
+/// Resources that a guest may hold at once.
+const HANDLES_MAX: usize = 1_000;
+
+/// A call of one function of the step interface.
+pub(crate) trait Call: Send {
+    type Answer: Send;
+
+    fn make(
+        self,
+        step: &step::Guest,
+        store: &mut Store<HostState>,
+    ) -> impl Future<Output = wasmtime::Result<Self::Answer>> + Send;
+}
+
+/// Asks a block what it is.
+pub(crate) struct Describe;
+
+impl Call for Describe {
+    type Answer = String;
+
+    async fn make(self, step: &step::Guest, store: &mut Store<HostState>) -> wasmtime::Result<String> {
+        step.call_describe(store).await
+    }
+}
+
+/// Runs a block on this input.
+pub(crate) struct Run(pub(crate) String);
+
+impl Call for Run {
+    type Answer = Result<String, step::Failure>;
+
+    async fn make(self, step: &step::Guest, store: &mut Store<HostState>) -> wasmtime::Result<Self::Answer> {
+        step.call_run(store, &self.0).await
+    }
+}
+
+/// What is left of an execution.
+pub(crate) struct Finished<A> {
+    pub(crate) result: Result<A, Ended>,
+    pub(crate) state: HostState,
+    pub(crate) cpu_ms: u64,
+}
+
+/// Runs one call to its end, a limit, or `deadline`, whichever comes first.
+pub(crate) async fn execute<C: Call>(
+    engine: &Engine,
+    ticker: &Ticker,
+    block: &ReadyBlock,
+    call: C,
+    state: HostState,
+    limits: &StepLimits,
+    deadline: Instant,
+) -> Finished<C::Answer> {
+    let meter = ticker.meter(limits.cpu_ms_max);
+    let mut store = fresh_store(engine, state, Arc::clone(&meter));
+    let future = Box::pin(drive(block, call, &mut store));
+    // Dropping the future unwinds the guest, wherever it stands.
+    let result = timeout_at(deadline, Metered { meter: Arc::clone(&meter), future }).await;
+    Finished {
+        result: result.unwrap_or(Err(Ended::Wall)),
+        state: store.into_data(),
+        cpu_ms: meter.spent_ms(),
+    }
+}
+
+fn fresh_store(engine: &Engine, state: HostState, meter: Arc<Meter>) -> Store<HostState> {
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.limiter);
+    store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
+    store.set_max_component_handles(HANDLES_MAX);
+    store.epoch_deadline_callback(move |_| {
+        if meter.is_exhausted() {
+            return Ok(UpdateDeadline::Interrupt);
+        }
+        // Lets timers fire and other steps have their turn.
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+    });
+    store.set_epoch_deadline(1);
+    store
+}
+
+async fn drive<C: Call>(
+    block: &ReadyBlock,
+    call: C,
+    store: &mut Store<HostState>,
+) -> Result<C::Answer, Ended> {
+    let at = |phase| move |error| Ended::Error { phase, error };
+    let instance = block.instantiate(store).await.map_err(at(Phase::Instantiating))?;
+    let exports = block.exports(store, &instance).map_err(at(Phase::Linking))?;
+    call.make(exports.counterfoil_block_step(), store).await.map_err(at(Phase::Calling))
+}

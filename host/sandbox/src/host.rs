@@ -1,0 +1,139 @@
+//! The host's side of the block contract: everything that a guest can call.
+
+use std::sync::Arc;
+
+use counterfoil_domain::effect::EffectReply;
+use counterfoil_domain::id::{LeaseId, Place};
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::EffectPort;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::bindings::counterfoil::block::{context, effects};
+use crate::limiter::Limiter;
+use crate::log::StepLog;
+
+/// Random bytes that one call may ask for: enough for any key, small beside what the guest must hold itself.
+pub(crate) const RANDOM_BYTES_MAX: u32 = 64 << 10;
+
+/// Why the host ended a guest in one of its own functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Abort {
+    /// The effect port said so; the guest must not learn why.
+    #[error("the effect port stopped the step")]
+    Stopped,
+    #[error("`describe` asked for an effect; it may only describe")]
+    EffectInDescribe,
+    #[error("it asked for {0} random bytes at once; at most {RANDOM_BYTES_MAX} are given")]
+    RandomTooLong(u32),
+}
+
+/// The way to the effect port for one execution.
+pub(crate) struct EffectDoor {
+    pub(crate) port: Arc<dyn EffectPort>,
+    pub(crate) execution: LeaseId,
+}
+
+/// What one store holds.
+pub(crate) struct HostState {
+    /// `None` where no effect is allowed.
+    pub(crate) door: Option<EffectDoor>,
+    pub(crate) place: Place,
+    pub(crate) started_at_ms: u64,
+    pub(crate) random: ChaCha20Rng,
+    pub(crate) log: StepLog,
+    pub(crate) limiter: Limiter,
+}
+
+impl HostState {
+    pub(crate) fn new(
+        door: Option<EffectDoor>,
+        place: Place,
+        started_at_ms: u64,
+        seed: [u8; 32],
+        limits: &StepLimits,
+    ) -> Self {
+        Self {
+            door,
+            place,
+            started_at_ms,
+            random: ChaCha20Rng::from_seed(seed),
+            log: StepLog::new(limits),
+            limiter: Limiter::new(limits),
+        }
+    }
+}
+
+impl effects::Host for HostState {
+    async fn perform(
+        &mut self,
+        effect: effects::Effect,
+    ) -> wasmtime::Result<Result<effects::Answer, effects::Failure>> {
+        let Some(door) = &self.door else { return Err(Abort::EffectInDescribe.into()) };
+        match door.port.perform(door.execution, effect.into()).await {
+            EffectReply::Answered(answer) => Ok(Ok(answer.into())),
+            EffectReply::Failed(failure) => Ok(Err(failure.into())),
+            EffectReply::Stop => Err(Abort::Stopped.into()),
+        }
+    }
+}
+
+impl context::Host for HostState {
+    fn place(&mut self) -> wasmtime::Result<context::StepPlace> {
+        Ok(context::StepPlace {
+            lineage: self.place.lineage.to_string(),
+            node: self.place.node.clone(),
+            iteration: self.place.iteration.clone(),
+        })
+    }
+
+    fn started_at(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.started_at_ms)
+    }
+
+    fn random(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
+        if len > RANDOM_BYTES_MAX {
+            return Err(Abort::RandomTooLong(len).into());
+        }
+        let mut bytes = vec![0; len as usize];
+        self.random.fill_bytes(&mut bytes);
+        Ok(bytes)
+    }
+
+    fn log(&mut self, level: context::Level, message: String) -> wasmtime::Result<()> {
+        self.log.push(level.into(), &message);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_domain::id::LineageId;
+    use uuid::Uuid;
+
+    use super::context::Host as _;
+    use super::*;
+
+    fn state(seed: u8) -> HostState {
+        let place = Place { lineage: LineageId(Uuid::nil()), node: "n".into(), iteration: Vec::new() };
+        HostState::new(None, place, 0, [seed; 32], &StepLimits::DEFAULT)
+    }
+
+    /// Guests rely on it in every replay: the stream may never change. ChaCha20, 64-bit counter, no nonce.
+    #[test]
+    fn the_random_stream_is_fixed_for_ever() {
+        let bytes = state(0).random(32).expect("bytes");
+        assert_eq!(hex::encode(bytes), "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7");
+    }
+
+    #[test]
+    fn random_goes_on_where_it_was_and_ends_at_its_limit() {
+        let mut one = state(7);
+        let parts = [one.random(8).expect("bytes"), one.random(8).expect("bytes")].concat();
+        assert_eq!(parts, state(7).random(16).expect("bytes"));
+        assert_ne!(parts, state(8).random(16).expect("bytes"));
+        assert_eq!(one.random(RANDOM_BYTES_MAX).expect("at the limit").len(), RANDOM_BYTES_MAX as usize);
+        let error = one.random(RANDOM_BYTES_MAX + 1).expect_err("one over");
+        assert_eq!(error.downcast_ref(), Some(&Abort::RandomTooLong(RANDOM_BYTES_MAX + 1)));
+    }
+}

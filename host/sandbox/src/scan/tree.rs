@@ -1,0 +1,338 @@
+//! The nesting of components and modules, and what each costs once it is instantiated.
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::Refused;
+use wasmparser::{
+    ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, ComponentTypeRef,
+    FunctionBody, Instance, Payload,
+};
+
+use super::{
+    BODY_BYTES_MAX, COMPONENT_INSTANCES_MAX, CORE_INSTANCES_MAX, Extern, FUNCTIONS_MAX, ITEMS_MAX,
+    LOCALS_MAX, MEMORIES_MAX, NESTING_MAX, Outline, TABLES_MAX, TYPES_MAX, unreadable,
+};
+use crate::refusal::refused;
+
+/// What one instantiation brings into being, everything below it included. Sums saturate: they are only compared.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cost {
+    core_instances: u64,
+    component_instances: u64,
+    adapters: u64,
+    items: u64,
+    memories: u64,
+    memory_bytes: u64,
+    tables: u64,
+    table_elements: u64,
+}
+
+impl Cost {
+    fn add(&mut self, other: &Self) {
+        for (sum, part) in [
+            (&mut self.core_instances, other.core_instances),
+            (&mut self.component_instances, other.component_instances),
+            (&mut self.adapters, other.adapters),
+            (&mut self.items, other.items),
+            (&mut self.memories, other.memories),
+            (&mut self.memory_bytes, other.memory_bytes),
+            (&mut self.tables, other.tables),
+            (&mut self.table_elements, other.table_elements),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
+
+    fn check(&self, limits: &StepLimits) -> Result<(), Refused> {
+        for (count, max, what) in [
+            (self.core_instances, u64::from(CORE_INSTANCES_MAX), "instances of core modules"),
+            (self.component_instances, COMPONENT_INSTANCES_MAX, "instances of nested components"),
+            (self.adapters, FUNCTIONS_MAX, "adapter functions"),
+            (self.items, ITEMS_MAX, "aliases, instances, imports and exports"),
+            (self.memories, u64::from(MEMORIES_MAX), "linear memories"),
+            (self.memory_bytes, limits.memory_bytes_max, "bytes of linear memory at start"),
+            (self.tables, u64::from(TABLES_MAX), "tables"),
+            (self.table_elements, limits.table_elements_max, "table elements at start"),
+        ] {
+            at_most(count, max, what)?;
+        }
+        Ok(())
+    }
+}
+
+fn at_most(count: u64, max: u64, what: &str) -> Result<(), Refused> {
+    if count <= max {
+        return Ok(());
+    }
+    Err(refused(
+        Code::ComponentTooLarge,
+        format!(
+            "the component has {count} {what}, nested ones multiplied out; at most {max} are taken. Split the block."
+        ),
+    ))
+}
+
+/// One component or module that is being read. What is not `Some` in an index space is only known at link time.
+#[derive(Default)]
+struct Frame {
+    is_module: bool,
+    cost: Cost,
+    modules: Vec<Option<Cost>>,
+    components: Vec<Option<Cost>>,
+}
+
+pub(super) struct Tree<'l> {
+    limits: &'l StepLimits,
+    /// What is being read, and around it, from the outermost in, what is still open.
+    top: Frame,
+    around: Vec<Frame>,
+    functions: u64,
+    types: u64,
+    outline: Outline,
+}
+
+impl<'l> Tree<'l> {
+    /// A tree whose outermost component is open.
+    pub(super) fn new(limits: &'l StepLimits) -> Self {
+        Self {
+            limits,
+            top: Frame::default(),
+            around: Vec::new(),
+            functions: 0,
+            types: 0,
+            outline: Outline { imports: Vec::new(), exports: Vec::new() },
+        }
+    }
+
+    pub(super) fn into_outline(self) -> Outline {
+        self.outline
+    }
+
+    pub(super) fn payload(&mut self, payload: Payload<'_>) -> Result<(), Refused> {
+        match payload {
+            Payload::ModuleSection { .. } => {
+                let cost = Cost { core_instances: 1, ..Cost::default() };
+                self.enter(Frame { is_module: true, cost, ..Frame::default() })
+            }
+            Payload::ComponentSection { .. } => self.enter(Frame::default()),
+            Payload::End(_) => {
+                self.leave();
+                Ok(())
+            }
+            payload if self.top.is_module => self.module_payload(payload),
+            payload => self.component_payload(payload),
+        }
+    }
+
+    fn enter(&mut self, frame: Frame) -> Result<(), Refused> {
+        self.items(1)?;
+        if self.around.len() + 1 == NESTING_MAX {
+            return Err(refused(
+                Code::ComponentTooLarge,
+                format!("the component is more than {NESTING_MAX} components deep. Build the block flat."),
+            ));
+        }
+        self.around.push(std::mem::replace(&mut self.top, frame));
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        let Some(outer) = self.around.pop() else { return };
+        let Frame { is_module, mut cost, .. } = std::mem::replace(&mut self.top, outer);
+        if is_module {
+            self.top.modules.push(Some(cost));
+        } else {
+            cost.component_instances = cost.component_instances.saturating_add(1);
+            self.top.components.push(Some(cost));
+        }
+    }
+
+    fn module_payload(&mut self, payload: Payload<'_>) -> Result<(), Refused> {
+        match payload {
+            Payload::TypeSection(types) => {
+                for group in types {
+                    let group = group.map_err(|error| unreadable(&error))?;
+                    self.types(group.types().len() as u64)?;
+                }
+                Ok(())
+            }
+            Payload::FunctionSection(functions) => {
+                self.functions += u64::from(functions.count());
+                at_most(self.functions, FUNCTIONS_MAX, "functions")
+            }
+            Payload::MemorySection(memories) => {
+                for memory in memories {
+                    let memory = memory.map_err(|error| unreadable(&error))?;
+                    let page_bytes =
+                        1_u64.checked_shl(memory.page_size_log2.unwrap_or(16)).unwrap_or(u64::MAX);
+                    let bytes = memory.initial.saturating_mul(page_bytes);
+                    self.top.cost.add(&Cost { memories: 1, memory_bytes: bytes, ..Cost::default() });
+                }
+                Ok(())
+            }
+            Payload::TableSection(tables) => {
+                for table in tables {
+                    let elements = table.map_err(|error| unreadable(&error))?.ty.initial;
+                    self.top.cost.add(&Cost { tables: 1, table_elements: elements, ..Cost::default() });
+                }
+                Ok(())
+            }
+            Payload::CodeSectionEntry(body) => body_within(&body),
+            _ => Ok(()),
+        }
+    }
+
+    fn component_payload(&mut self, payload: Payload<'_>) -> Result<(), Refused> {
+        match payload {
+            Payload::CoreTypeSection(types) => self.types(u64::from(types.count())),
+            Payload::ComponentTypeSection(types) => self.types(u64::from(types.count())),
+            Payload::ComponentCanonicalSection(functions) => {
+                let adapters = u64::from(functions.count());
+                self.top.cost.add(&Cost { adapters, ..Cost::default() });
+                self.check()
+            }
+            Payload::InstanceSection(instances) => {
+                self.items(instances.count())?;
+                instances.into_iter().try_for_each(|instance| {
+                    match instance.map_err(|error| unreadable(&error))? {
+                        Instance::Instantiate { module_index, .. } => {
+                            self.instantiate(|frame| &frame.modules, module_index)
+                        }
+                        Instance::FromExports(exports) => self.items(count(exports.len())),
+                    }
+                })
+            }
+            Payload::ComponentInstanceSection(instances) => {
+                self.items(instances.count())?;
+                instances.into_iter().try_for_each(|instance| {
+                    match instance.map_err(|error| unreadable(&error))? {
+                        ComponentInstance::Instantiate { component_index, .. } => {
+                            self.instantiate(|frame| &frame.components, component_index)
+                        }
+                        ComponentInstance::FromExports(exports) => self.items(count(exports.len())),
+                    }
+                })
+            }
+            Payload::ComponentAliasSection(aliases) => {
+                self.items(aliases.count())?;
+                aliases.into_iter().try_for_each(|alias| {
+                    self.alias(&alias.map_err(|error| unreadable(&error))?);
+                    Ok(())
+                })
+            }
+            Payload::ComponentImportSection(imports) => {
+                self.items(imports.count())?;
+                for import in imports {
+                    let import = import.map_err(|error| unreadable(&error))?;
+                    match import.ty {
+                        ComponentTypeRef::Module(_) => self.top.modules.push(None),
+                        ComponentTypeRef::Component(_) => self.top.components.push(None),
+                        _ => {}
+                    }
+                    if self.around.is_empty() {
+                        let (name, kind) = (import.name.name.to_owned(), import.ty.kind());
+                        self.outline.imports.push(Extern { name, kind });
+                    }
+                }
+                Ok(())
+            }
+            Payload::ComponentExportSection(exports) => {
+                self.items(exports.count())?;
+                for export in exports {
+                    let export = export.map_err(|error| unreadable(&error))?;
+                    self.export(export.kind, export.index);
+                    if self.around.is_empty() {
+                        let name = export.name.name.to_owned();
+                        self.outline.exports.push(Extern { name, kind: export.kind });
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn instantiate(
+        &mut self,
+        space: impl Fn(&Frame) -> &Vec<Option<Cost>>,
+        index: u32,
+    ) -> Result<(), Refused> {
+        let Some(Some(cost)) = space(&self.top).get(index as usize).copied() else {
+            return Err(refused(
+                Code::ComponentInvalid,
+                "the component instantiates a module or component that is only known once it is linked, so that its \
+                 size cannot be judged. Define it inside the component.",
+            ));
+        };
+        self.top.cost.add(&cost);
+        self.check()
+    }
+
+    /// An alias of a module or component is a further index for it.
+    fn alias(&mut self, alias: &ComponentAlias<'_>) {
+        match *alias {
+            ComponentAlias::InstanceExport { kind: ComponentExternalKind::Module, .. } => {
+                self.top.modules.push(None)
+            }
+            ComponentAlias::InstanceExport { kind: ComponentExternalKind::Component, .. } => {
+                self.top.components.push(None);
+            }
+            ComponentAlias::Outer { kind: ComponentOuterAliasKind::CoreModule, count, index } => {
+                let cost = self.outer(|frame| &frame.modules, count, index);
+                self.top.modules.push(cost);
+            }
+            ComponentAlias::Outer { kind: ComponentOuterAliasKind::Component, count, index } => {
+                let cost = self.outer(|frame| &frame.components, count, index);
+                self.top.components.push(cost);
+            }
+            _ => {}
+        }
+    }
+
+    fn outer(&self, space: impl Fn(&Frame) -> &Vec<Option<Cost>>, count: u32, index: u32) -> Option<Cost> {
+        let frame = std::iter::once(&self.top).chain(self.around.iter().rev()).nth(count as usize)?;
+        space(frame).get(index as usize).copied().flatten()
+    }
+
+    /// An export is a further index for what it exports.
+    fn export(&mut self, kind: ComponentExternalKind, index: u32) {
+        let top = &mut self.top;
+        let again = |space: &mut Vec<Option<Cost>>| {
+            let cost = space.get(index as usize).copied().flatten();
+            space.push(cost);
+        };
+        match kind {
+            ComponentExternalKind::Module => again(&mut top.modules),
+            ComponentExternalKind::Component => again(&mut top.components),
+            _ => {}
+        }
+    }
+
+    fn types(&mut self, more: u64) -> Result<(), Refused> {
+        self.types += more;
+        at_most(self.types, TYPES_MAX, "types")
+    }
+
+    fn items(&mut self, more: u32) -> Result<(), Refused> {
+        self.top.cost.add(&Cost { items: u64::from(more), ..Cost::default() });
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        self.top.cost.check(self.limits)
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn body_within(body: &FunctionBody<'_>) -> Result<(), Refused> {
+    at_most(body.range().len() as u64, BODY_BYTES_MAX, "bytes in one function")?;
+    let mut locals = 0_u64;
+    for group in body.get_locals_reader().map_err(|error| unreadable(&error))? {
+        let (count, _) = group.map_err(|error| unreadable(&error))?;
+        locals += u64::from(count);
+    }
+    at_most(locals, LOCALS_MAX, "locals in one function")
+}

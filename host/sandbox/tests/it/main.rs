@@ -1,0 +1,102 @@
+//! The sandbox with real components: what they may do, where they end, and what is said about it.
+
+mod cache;
+mod effects;
+mod guest;
+mod limits;
+mod port;
+mod run;
+mod speed;
+mod traps;
+mod uploads;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::{Digest, LeaseId, LineageId, Place};
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::{EffectPort, StepEnd, StepJob, StepReport, StepRunner};
+use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use guest::Guest;
+use port::Script;
+
+const LEASE: LeaseId = LeaseId(Uuid::from_u128(0x01));
+
+/// Far more than any guest here needs, so that a slow machine does not decide a test.
+const ROOMY: StepLimits = StepLimits { cpu_ms_max: 20_000, wall_ms_max: 60_000, ..StepLimits::DEFAULT };
+
+/// A sandbox with a cache of its own.
+struct House {
+    sandbox: Sandbox,
+    _cache: TempDir,
+}
+
+fn house(effects: Arc<dyn EffectPort>) -> House {
+    let cache = tempfile::tempdir().expect("a directory");
+    House { sandbox: sandbox(cache.path(), Allocation::OnDemand, effects), _cache: cache }
+}
+
+fn sandbox(cache_dir: &Path, allocation: Allocation, effects: Arc<dyn EffectPort>) -> Sandbox {
+    let config = SandboxConfig { cache_dir: cache_dir.into(), allocation, slots: 4, limits: ROOMY };
+    Sandbox::new(config, effects).expect("a sandbox")
+}
+
+fn job(component: Digest) -> StepJob {
+    StepJob {
+        execution: LEASE,
+        component,
+        input: "{}".into(),
+        place: Place {
+            lineage: LineageId(Uuid::from_u128(0x02)),
+            node: "outer/inner".into(),
+            iteration: vec![3, 1],
+        },
+        started_at_ms: 1_700_000_000_000,
+        seed: [7; 32],
+        limits: ROOMY,
+    }
+}
+
+impl House {
+    async fn prepared(&self, guest: &Guest) -> Digest {
+        let bytes = guest.build();
+        let digest = Digest::of(&bytes);
+        self.sandbox.prepare(digest, bytes).await.expect("the block is accepted");
+        digest
+    }
+
+    async fn run(&self, guest: &Guest) -> StepReport {
+        self.run_within(guest, ROOMY).await
+    }
+
+    async fn run_within(&self, guest: &Guest, limits: StepLimits) -> StepReport {
+        let job = StepJob { limits, ..job(self.prepared(guest).await) };
+        self.sandbox.run(job).await
+    }
+}
+
+/// Runs a block that makes no call.
+async fn run(guest: &Guest) -> StepReport {
+    house(Script::unused()).run(guest).await
+}
+
+async fn run_within(guest: &Guest, limits: StepLimits) -> StepReport {
+    house(Script::unused()).run_within(guest, limits).await
+}
+
+fn output(text: &str) -> StepEnd {
+    StepEnd::Output(text.into())
+}
+
+/// The code and text of a trap.
+#[track_caller]
+fn trapped(report: &StepReport) -> (Code, &str) {
+    match &report.end {
+        StepEnd::Trapped { code, message } => (*code, message),
+        end => panic!("{end:?} is no trap"),
+    }
+}
