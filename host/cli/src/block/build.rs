@@ -1,7 +1,8 @@
 //! Builds a block: the crate by plain cargo, then a component of what cargo wrote.
 
-use std::fs::{self, File};
+use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -191,24 +192,17 @@ impl Compiled<'_> {
 
 /// Writes a file so that it is there whole or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let file_name = path.file_name().context("it names no file")?;
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(file_name);
-    hidden.push(format!(".{}", std::process::id()));
-    let unfinished = path.with_file_name(hidden);
-    let written = File::create(&unfinished).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)
-    });
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = fs::remove_file(&unfinished);
-    }
-    Ok(written?)
+    let dir = match path.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(dir)?;
+    let readable = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(dir)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 #[cfg(test)]
