@@ -39,12 +39,12 @@ pub(super) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         .max_header_size(budget.head_bytes_max)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(lost)?;
+        .map_err(|error| lost(&error))?;
     let answer = async move {
         let head = timeout_at(deadline.within(budget.first_byte_ms_max), sender.send_request(message))
             .await
             .map_err(|_| Lost::new(LostKind::Timeout, "the answer did not begin in time"))?
-            .map_err(lost)?;
+            .map_err(|error| lost(&error))?;
         if wire.is_flooded() {
             return Err(flooded());
         }
@@ -59,7 +59,7 @@ pub(super) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         let (body, truncated) = timeout_at(deadline.0, read_body(body, budget.body_bytes_max))
             .await
             .map_err(|_| Lost::new(LostKind::Timeout, "the answer did not end in time"))?
-            .map_err(lost)?;
+            .map_err(|error| lost(&error))?;
         Ok(HttpResponse { status: head.status.as_u16(), headers: owned(&head.headers), body, truncated })
     };
     drive(connection, answer).await.map_err(|lost| if wire.is_flooded() { flooded() } else { lost })
@@ -101,14 +101,17 @@ fn flooded() -> Lost {
     Lost::new(LostKind::HeadTooLarge, "too many informational answers")
 }
 
-fn lost(error: hyper::Error) -> Lost {
-    let is_io = error.source().is_some_and(|source| source.is::<io::Error>());
+fn lost(error: &hyper::Error) -> Lost {
+    let io_kind = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
     let kind = if error.is_parse_too_large() {
         LostKind::HeadTooLarge
-    } else if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || is_io {
+    } else if matches!(io_kind, Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput)) {
+        // The body's framing, which is read as if it were input.
+        LostKind::Malformed
+    } else if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io_kind.is_some() {
         LostKind::Closed
     } else {
         LostKind::Malformed
     };
-    Lost::new(kind, chain(&error))
+    Lost::new(kind, chain(error))
 }
