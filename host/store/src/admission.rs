@@ -10,6 +10,7 @@ use crate::error::Row;
 use crate::run::Trigger;
 use crate::settle::{NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
 use crate::transaction::{Tx, begin};
+use crate::value::Exact;
 use crate::{Store, StoreError};
 
 /// A run to be.
@@ -242,11 +243,11 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
         event,
         ordinal,
         admission.record,
-        admission.event,
-        admission.input,
+        Exact(&admission.event) as Exact<'_>,
+        Exact(&admission.input) as Exact<'_>,
         end.map(|end| end.state.name()),
-        end.and_then(|end| end.output.as_ref()),
-        end.and_then(|end| end.error.as_ref()),
+        end.and_then(|end| end.output.as_ref()).map(Exact) as Option<Exact<'_>>,
+        end.and_then(|end| end.error.as_ref()).map(Exact) as Option<Exact<'_>>,
         is_exclusive(admission),
         &open.ids,
         &open.nodes,

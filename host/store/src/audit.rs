@@ -7,6 +7,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::value::Exact;
 use crate::{Store, StoreError};
 
 /// One action of an operator.
@@ -61,7 +62,7 @@ pub(crate) async fn audit(
         action,
         subject,
         run.map(|run| run.0),
-        detail,
+        Exact(detail) as Exact<'_>,
     )
     .execute(&mut *connection)
     .await?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::error::Row;
 use crate::page::Page;
 use crate::transaction::begin;
-use crate::value;
+use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
 /// A version of a block.
@@ -95,7 +95,7 @@ impl Store {
             name,
             &digest.0,
             bytes_len,
-            descriptor,
+            Exact(descriptor) as Exact<'_>,
             imports,
         )
         .fetch_one(&mut *tx)

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::id::TenantId;
 use serde_json::Value;
 
+use crate::value::Exact;
 use crate::{Store, StoreError};
 
 /// A connection.
@@ -33,7 +34,7 @@ impl Store {
             connection.name,
             connection.base_url,
             &connection.allowed_hosts,
-            connection.abilities,
+            Exact(&connection.abilities) as Exact<'_>,
         )
         .execute(self.pool())
         .await?;

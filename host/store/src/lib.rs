@@ -122,6 +122,12 @@ impl Store {
         Ok(now)
     }
 
+    /// Closes every connection, once what is under way has ended.
+    pub async fn close(&self) {
+        self.inner.pool.close().await;
+        self.inner.claims.close().await;
+    }
+
     pub(crate) fn pool(&self) -> &PgPool {
         &self.inner.pool
     }

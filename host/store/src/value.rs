@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use counterfoil_domain::id::Digest;
 use serde_json::Value;
-use sqlx::postgres::types::PgInterval;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::{Oid, PgInterval};
+use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, Postgres};
+use sqlx::{Encode, Type};
 
 use crate::StoreError;
 use crate::error::Row;
@@ -31,6 +35,25 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     const CENTURY_MICROSECONDS: i64 = 100 * 365 * 86_400 * 1_000_000;
     let microseconds = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).min(CENTURY_MICROSECONDS);
     PgInterval { months: 0, days: 0, microseconds }
+}
+
+/// A payload as it is, as Postgres's `json`. What sqlx sends for a [`Value`] is `jsonb`, which comes out changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exact<'a>(pub(crate) &'a Value);
+
+impl Type<Postgres> for Exact<'_> {
+    fn type_info() -> PgTypeInfo {
+        // Source: pg_type.dat of Postgres.
+        const JSON: Oid = Oid(114);
+        PgTypeInfo::with_oid(JSON)
+    }
+}
+
+impl Encode<'_, Postgres> for Exact<'_> {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        serde_json::to_writer(&mut **buffer, self.0)?;
+        Ok(IsNull::No)
+    }
 }
 
 /// A payload in an array of payloads, which goes as text: the array type that sqlx knows is that of jsonb.

@@ -20,8 +20,8 @@ use super::error::{ClusterError, last_line};
 /// Where homes are made that could not be where they were asked for. Root's own, so nobody can be there first.
 const ELSEWHERE: &str = "/var/lib/counterfoil";
 
-/// A host that is ending writes a checkpoint, and is soon gone.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// A host that is starting or ending has the home for a moment only.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// A server whose host was killed is told so by the kernel, and has at most `max_wal_size` to write before it ends.
 const VACANT_WAIT: Duration = Duration::from_mins(1);
@@ -77,22 +77,16 @@ impl Home {
             .open(&path)
             .map_err(ClusterError::io("open", &path))?;
         let deadline = Instant::now() + LOCK_WAIT;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    std::thread::sleep(POLL);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let mut holder = String::new();
-                    file.read_to_string(&mut holder).map_err(ClusterError::io("read", &path))?;
-                    let pid = holder.trim().parse().ok();
-                    return Err(ClusterError::InUse { dir: self.dir.clone(), pid });
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(ClusterError::io("lock", &path)(error));
-                }
+        while let Err(error) = file.try_lock() {
+            if let TryLockError::Error(error) = error {
+                return Err(ClusterError::io("lock", &path)(error));
             }
+            if self.serves() || Instant::now() >= deadline {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(ClusterError::io("read", &path))?;
+                return Err(ClusterError::InUse { dir: self.dir.clone(), pid: holder.trim().parse().ok() });
+            }
+            std::thread::sleep(POLL);
         }
         file.set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()))
@@ -100,33 +94,33 @@ impl Home {
         Ok(file)
     }
 
+    /// Whether a server is up and means to stay, as it says itself.
+    fn serves(&self) -> bool {
+        let said = PidFile::read(&self.data());
+        said.is_ok_and(|said| said.is_some_and(|said| said.is_ready && said.occupant == Occupant::Server))
+    }
+
     /// Waits for a server to go away that a previous process left behind. The caller holds the lock, so none of this
     /// host's kind can come in the meantime.
     pub(super) fn wait_until_vacant(&self) -> Result<(), ClusterError> {
         let data = self.data();
-        let pid_file = data.join("postmaster.pid");
         let deadline = Instant::now() + VACANT_WAIT;
-        loop {
-            let pid = match fs::read_to_string(&pid_file) {
-                Ok(text) => text.lines().next().and_then(|line| line.trim().parse().ok()),
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(ClusterError::io("read", &pid_file)(error)),
-            };
-            match pid {
-                Some(pid) if Occupant::of(pid, &data) == Occupant::Server => {
-                    if Instant::now() >= deadline {
-                        return Err(ClusterError::StillRuns { dir: data, pid });
-                    }
-                    std::thread::sleep(POLL);
+        while let Some(PidFile { pid, occupant, .. }) = PidFile::read(&data)? {
+            match occupant {
+                Occupant::Nobody => break,
+                Occupant::Server if Instant::now() >= deadline => {
+                    return Err(ClusterError::StillRuns { dir: data, pid });
                 }
+                Occupant::Server => std::thread::sleep(POLL),
                 // The number is another program's by now, as after a restart of a container. Postgres would take it
                 // for a server; it finds what a real one left in shared memory without this file.
-                Some(pid) if Occupant::of(pid, &data) == Occupant::Stranger => {
-                    return fs::remove_file(&pid_file).map_err(ClusterError::io("remove", &pid_file));
+                Occupant::Stranger => {
+                    let path = data.join(PidFile::NAME);
+                    return fs::remove_file(&path).map_err(ClusterError::io("remove", &path));
                 }
-                _ => return Ok(()),
             }
         }
+        Ok(())
     }
 
     /// Major version of the data, `None` if there is none yet.
@@ -200,6 +194,32 @@ impl Home {
         if let Some(path) = std::env::var_os("PATH") {
             command.env("PATH", path);
         }
+    }
+}
+
+/// What a server writes about itself into its data directory.
+struct PidFile {
+    pid: i32,
+    is_ready: bool,
+    occupant: Occupant,
+}
+
+impl PidFile {
+    const NAME: &str = "postmaster.pid";
+
+    /// `None` if there is none, or it is not whole.
+    fn read(data: &Path) -> Result<Option<Self>, ClusterError> {
+        let path = data.join(Self::NAME);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ClusterError::io("read", &path)(error)),
+        };
+        let mut lines = text.lines().map(str::trim);
+        let Some(pid) = lines.next().and_then(|line| line.parse().ok()) else { return Ok(None) };
+        // Seven lines later it says in what state it is.
+        let is_ready = lines.nth(6) == Some("ready");
+        Ok(Some(Self { pid, is_ready, occupant: Occupant::of(pid, data) }))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::Row;
 use crate::settle::{OwnWrite, Swap, Written, write};
 use crate::step::Fence;
 use crate::transaction::begin;
-use crate::value;
+use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
 /// A receipt that stood in the way may be released before it is asked which one it was.
@@ -102,14 +102,16 @@ async fn hold_for_dispatch(connection: &mut PgConnection, fence: &Fence) -> Resu
 
 /// The slot as the decision found it, with what this transaction has moved since.
 fn expected(dispatch: &Dispatch<'_>) -> Vec<(EffectId, ReceiptState)> {
-    let moved = |id: EffectId| {
-        let answers = dispatch.writes.iter().filter_map(|own| match own {
-            OwnWrite::Answer(transition) => Some(transition),
-            OwnWrite::ReadOnly(_) => None,
-        });
-        answers.chain(dispatch.lose).rfind(|transition| transition.receipt() == id).map(Transition::to)
+    let answers = dispatch.writes.iter().filter_map(|own| match own {
+        OwnWrite::Answer(transition) => Some(transition),
+        OwnWrite::ReadOnly(_) => None,
+    });
+    let moves: Vec<&Transition> = answers.chain(dispatch.lose).collect();
+    let now = |(id, seen): &(EffectId, ReceiptState)| {
+        let since = moves.iter().find(|since| since.receipt() == *id && since.from() == *seen);
+        (*id, since.map_or(*seen, |since| since.to()))
     };
-    dispatch.expected.iter().map(|(id, state)| (*id, moved(*id).unwrap_or(*state))).collect()
+    dispatch.expected.iter().map(now).collect()
 }
 
 /// Every receipt of the slot, in order of dispatch.
@@ -210,7 +212,7 @@ async fn insert_dispatched(
         &request.request_hash,
         &request.content_key,
         request.idempotency_key,
-        request.preview,
+        Exact(&request.preview) as Exact<'_>,
         dispatch.guard.is_some(),
         value::interval(dispatch.absence_known_after),
     )

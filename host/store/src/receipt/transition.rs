@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::row::{AnswerColumns, slot_columns};
 use crate::StoreError;
 use crate::settle::Swap;
-use crate::value;
+use crate::value::{self, Exact};
 
 /// Moves a receipt, and keeps the move where people will ask about it.
 ///
@@ -38,7 +38,7 @@ pub(crate) async fn apply(
         transition.to().name(),
         answer.kind,
         answer.status,
-        answer.headers,
+        answer.headers.as_ref().map(Exact) as Option<Exact<'_>>,
         answer.body,
         answer.truncated,
         reason,
@@ -224,12 +224,12 @@ pub(crate) async fn insert_answered(
         &request.request_hash,
         &request.content_key,
         request.idempotency_key,
-        request.preview,
+        Exact(&request.preview) as Exact<'_>,
         state.name(),
         lease.0,
         answer.kind,
         answer.status,
-        answer.headers,
+        answer.headers.as_ref().map(Exact) as Option<Exact<'_>>,
         answer.body,
         answer.truncated,
     )

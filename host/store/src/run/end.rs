@@ -8,6 +8,7 @@ use crate::audit::audit;
 use crate::receipt::lose_dispatched;
 use crate::settle::{RunEnd, RunEndState};
 use crate::transaction::{Tx, begin};
+use crate::value::Exact;
 use crate::{Store, StoreError};
 
 /// Why a receipt is unknown whose step was cancelled while it was under way.
@@ -65,8 +66,8 @@ pub(crate) async fn end_run(
         tenant.0,
         run.0,
         end.state.name(),
-        end.output,
-        end.error,
+        end.output.as_ref().map(Exact) as Option<Exact<'_>>,
+        end.error.as_ref().map(Exact) as Option<Exact<'_>>,
     )
     .execute(&mut **tx)
     .await?;

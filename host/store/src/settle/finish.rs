@@ -9,7 +9,7 @@ use crate::receipt::lose_dispatched;
 use crate::run::{STEP_CANCELLED, end_run};
 use crate::step::{Claimed, Fence, Wait};
 use crate::transaction::{Tx, begin};
-use crate::value;
+use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -130,10 +130,10 @@ async fn advance(tx: &mut Tx, settlement: &Settlement) -> Result<Option<Option<K
         settlement.fence.step.0,
         is_cancelled(settlement),
         settled.state.name(),
-        settled.output,
-        settled.error,
+        settled.output.as_ref().map(Exact) as Option<Exact<'_>>,
+        settled.error.as_ref().map(Exact) as Option<Exact<'_>>,
         settled.choice,
-        settlement.logs,
+        settlement.logs.as_ref().map(Exact) as Option<Exact<'_>>,
         &open.ids,
         &open.nodes,
         &open.iterations,

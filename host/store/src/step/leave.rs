@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 
 use super::{Fence, Wait};
 use crate::StoreError;
-use crate::value;
+use crate::value::{self, Exact};
 
 /// How a step is left.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ pub(crate) async fn leave(
         fence.step.0,
         fence.lease.0,
         leave.ended.name(),
-        leave.error,
-        leave.logs,
+        leave.error.map(Exact) as Option<Exact<'_>>,
+        leave.logs.map(Exact) as Option<Exact<'_>>,
         leave.wait.map(Wait::name),
         leave.delay.map(value::interval),
         leave.next_attempt,

@@ -8,7 +8,7 @@ use super::{Activated, NewVersion, Saved};
 use crate::audit::audit;
 use crate::error::Row;
 use crate::transaction::{Tx, begin};
-use crate::value;
+use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -64,9 +64,9 @@ impl Store {
             workflow,
             number,
             &new.definition_hash,
-            new.definition,
+            Exact(&new.definition) as Exact<'_>,
             new.source,
-            new.plan,
+            Exact(&new.plan) as Exact<'_>,
         )
         .execute(&mut *tx)
         .await?;

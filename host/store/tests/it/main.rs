@@ -1,0 +1,16 @@
+//! The promises of this room, on a real Postgres.
+
+mod admission;
+mod claim;
+mod constraints;
+mod cost;
+mod dispatch;
+mod fence;
+mod intake;
+mod people;
+mod resolution;
+mod settle;
+mod tenants;
+mod transactions;
+mod wake;
+mod world;
