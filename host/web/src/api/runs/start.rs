@@ -1,0 +1,109 @@
+//! Starting a run by call.
+
+use axum::http::StatusCode;
+use counterfoil_domain::code::Code;
+use counterfoil_domain::expression::Scope;
+use counterfoil_domain::id::{LineageId, RunId};
+use counterfoil_domain::limits::NAME_BYTES_MAX;
+use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_domain::workflow::is_name;
+use counterfoil_store::admission::{Admission, Admitted, Dedup};
+use counterfoil_store::run::Trigger;
+use counterfoil_store::settle::SettledStep;
+use counterfoil_store::workflow::ActiveVersion;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{Run, read_plan};
+use crate::api::events::{check_payload, is_text};
+use crate::auth::Principal;
+use crate::idempotency::{Created, Creating};
+use crate::problem::Problem;
+use crate::state::App;
+
+/// A run to start.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewRun)]
+pub(super) struct RunIn {
+    /// What expressions read as `input`; `{}` if absent.
+    #[serde(default)]
+    input: Option<Value>,
+    /// The record that the run is about.
+    record: Option<String>,
+}
+
+/// Starts a run of the active version.
+pub(super) async fn start(
+    app: &App,
+    who: &Principal,
+    creating: &Creating,
+    name: &str,
+    body: RunIn,
+) -> Result<Created, Problem> {
+    let input = body.input.unwrap_or_else(|| json!({}));
+    check_payload(&input, "/input")?;
+    if body.record.as_deref().is_some_and(|record| !is_text(record)) {
+        let detail = format!("a record has 1 to {NAME_BYTES_MAX} bytes, without control characters");
+        return Err(Problem::bad_field("/record", detail));
+    }
+    let active = active(app, who, name).await?;
+    let run = RunId(app.new_id());
+    let start_key = match creating.key() {
+        // Whatever becomes of the kept answer, one key starts one run.
+        Some(key) => format!("api:{key}"),
+        None => format!("run:{run}"),
+    };
+    let admission = admission(who, run, start_key, &active, input, body.record)?;
+    let (run, status) = match app.store.admit(&admission).await? {
+        Admitted::Started(run) => (run, StatusCode::CREATED),
+        Admitted::Exists(run) => (run, StatusCode::OK),
+        Admitted::Refused { code, detail } => return Err(Problem::new(code, detail)),
+    };
+    let row = app.store.run(who.tenant, run).await?.ok_or_else(Problem::not_found)?.row;
+    Created::new(status, &Run::from(row))
+}
+
+/// What new runs of the workflow are pinned to.
+async fn active(app: &App, who: &Principal, name: &str) -> Result<ActiveVersion, Problem> {
+    if !is_name(name) {
+        return Err(Problem::not_found());
+    }
+    match app.store.active(who.tenant, name).await? {
+        Some(active) if active.paused => Err(Problem::new(Code::WorkflowPaused, format!("`{name}` is paused"))),
+        Some(active) => Ok(active),
+        None if app.store.workflow(who.tenant, name).await?.is_some() => {
+            Err(Problem::new(Code::WorkflowNotActive, format!("no version of `{name}` is active")))
+        }
+        None => Err(Problem::not_found()),
+    }
+}
+
+fn admission(
+    who: &Principal,
+    run: RunId,
+    start_key: String,
+    active: &ActiveVersion,
+    input: Value,
+    record: Option<String>,
+) -> Result<Admission, Problem> {
+    let plan = read_plan(&active.plan)?;
+    let about = json!({ "lineage": LineageId(run.0) });
+    let first = advance(&plan, &Scope::new(&Value::Null, &input, &about), Event::Started);
+    Ok(Admission {
+        tenant: who.tenant,
+        run,
+        workflow: active.workflow,
+        version: active.version,
+        start_key,
+        trigger: Trigger::Api,
+        record,
+        dedup: Dedup::EveryTime,
+        inline: first.settled.into_iter().map(|settled| SettledStep::inline(run, settled)).collect(),
+        open: first.open.into_iter().map(Into::into).collect(),
+        end: first.end.map(Into::into),
+        event: Value::Null,
+        input,
+    })
+}

@@ -1,0 +1,100 @@
+//! From the text of a definition to a saved version.
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::{Digest, WorkflowVersionId};
+use counterfoil_domain::workflow::{self, Authored, Version, is_name};
+use counterfoil_store::workflow::NewVersion;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::auth::Principal;
+use crate::problem::{FieldError, Problem};
+use crate::state::App;
+
+/// The version that a definition is now.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Saved {
+    name: String,
+    /// Its number, from 1.
+    version: u32,
+    #[schema(value_type = String)]
+    version_id: WorkflowVersionId,
+    /// The newest version was this already.
+    pub(super) unchanged: bool,
+    /// Number of the version that new runs are of.
+    active: Option<u32>,
+}
+
+/// A definition that holds.
+#[derive(Debug, Serialize)]
+pub(super) struct Valid {
+    pub(super) name: String,
+    pub(super) valid: bool,
+}
+
+/// Checks a definition against the blocks that there are, and compiles it.
+pub(super) async fn compile(app: &App, who: &Principal, name: &str, source: &str) -> Result<Version, Problem> {
+    if !is_name(name) {
+        return Err(Problem::bad_request("a workflow's name is a lowercase letter, then letters, digits and hyphens"));
+    }
+    let authored = Authored::read(source).map_err(|problem| invalid(vec![problem]))?;
+    let names: Vec<String> = authored.blocks().into_iter().collect();
+    let blocks = app.store.newest_blocks(who.tenant, &names).await?;
+    let version = authored.compile(&blocks).map_err(invalid)?;
+    if version.definition.name != name {
+        let detail = format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
+        return Err(Problem::bad_field("/name", detail));
+    }
+    Ok(version)
+}
+
+fn invalid(problems: Vec<workflow::Problem>) -> Problem {
+    let count = problems.len();
+    let detail = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
+    let errors = problems.into_iter().map(|problem| FieldError {
+        code: json!(problem.code).as_str().unwrap_or_default().to_owned(),
+        pointer: problem.pointer,
+        detail: problem.message,
+        line: Some(problem.line),
+        column: Some(problem.column),
+    });
+    Problem::new(Code::DefinitionInvalid, detail).with_errors(errors.collect())
+}
+
+/// Saves a version, unless the newest is the same.
+pub(super) async fn save(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    source: &str,
+    version: Version,
+) -> Result<Saved, Problem> {
+    let plan = json!(version.plan);
+    let new = NewVersion {
+        workflow: app.new_id().into(),
+        version: app.new_id().into(),
+        definition_hash: hash(&version.canonical, &plan),
+        definition: serde_json::from_str(&version.canonical).unwrap_or(Value::Null),
+        source: source.into(),
+        plan,
+    };
+    let saved = app.store.save_workflow(who.tenant, name, &new).await?;
+    if !saved.unchanged {
+        let detail = json!({ "workflow": name, "version": saved.number });
+        app.store.record_audit(who.tenant, &who.actor(), "workflow.save", Some(saved.version.0), &detail).await?;
+    }
+    let active = app.store.active(who.tenant, name).await?.map(|active| active.number);
+    Ok(Saved {
+        name: name.into(),
+        version: saved.number,
+        version_id: saved.version,
+        unchanged: saved.unchanged,
+        active,
+    })
+}
+
+/// Over the definition and what its plan pins, so that a newer version of a block makes a new version of the workflow.
+fn hash(canonical: &str, plan: &Value) -> [u8; 32] {
+    Digest::of(format!("{canonical}\0{plan}").as_bytes()).0
+}

@@ -1,0 +1,50 @@
+//! The start page: what needs a person.
+
+use askama::Template;
+use axum::extract::State;
+use counterfoil_domain::receipt::ReceiptState;
+use counterfoil_store::receipt::EffectFilter;
+use counterfoil_store::run::RunState;
+
+use super::{Chrome, Page, show};
+use crate::api::effects::{Effect, effects};
+use crate::api::runs::{Run, Wanted, runs};
+use crate::list::ListParams;
+use crate::problem::Problem;
+use crate::session::Visitor;
+use crate::state::{App, Shared};
+
+/// Rows of each kind: what needs more than a screen has a list of its own.
+const ROWS_MAX: u32 = 10;
+
+#[derive(Debug, Template)]
+#[template(path = "attention.html")]
+pub(super) struct AttentionPage {
+    chrome: Chrome,
+    unknown: Vec<Effect>,
+    more_unknown: bool,
+    blocked: Vec<Run>,
+    failed: Vec<Run>,
+}
+
+/// `GET /`
+pub(super) async fn page(State(app): Shared, visitor: Visitor) -> Result<Page<AttentionPage>, Problem> {
+    let filter = EffectFilter { state: Some(ReceiptState::Unknown), run: None };
+    let unknown = effects(&app, &visitor.principal, filter, first()).await?;
+    Ok(Page(AttentionPage {
+        chrome: Chrome::of(&visitor),
+        more_unknown: unknown.next.is_some(),
+        unknown: unknown.items,
+        blocked: in_state(&app, &visitor, RunState::Blocked).await?,
+        failed: in_state(&app, &visitor, RunState::Failed).await?,
+    }))
+}
+
+fn first() -> ListParams {
+    ListParams { limit: Some(ROWS_MAX), after: None }
+}
+
+async fn in_state(app: &App, visitor: &Visitor, state: RunState) -> Result<Vec<Run>, Problem> {
+    let wanted = Wanted { state: Some(state), ..Wanted::default() };
+    Ok(runs(app, &visitor.principal, wanted, first()).await?.items)
+}

@@ -1,0 +1,71 @@
+//! What the handlers work with.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::key::Pepper;
+use counterfoil_domain::outbound::AddressPolicy;
+use counterfoil_domain::ports::ComponentInspector;
+use counterfoil_store::Store;
+use uuid::Uuid;
+
+use crate::login_link::LoginLinks;
+use crate::metrics::Metrics;
+
+/// What the server needs from its process.
+#[derive(Clone)]
+pub struct WebState {
+    /// The database.
+    pub store: Store,
+    /// Checks uploads.
+    pub inspector: Arc<dyn ComponentInspector>,
+    /// Addresses that calls may reach: a connection is judged by them when it is set.
+    pub addresses: AddressPolicy,
+    /// The installation's secret: keys are hashed and cookies signed with it.
+    pub pepper: Pepper,
+    /// The present time, for what is not decided by the database's clock: ids and the end of a session.
+    pub clock: fn() -> DateTime<Utc>,
+    /// Fills the slice with random bytes, fit for secrets.
+    pub random: fn(&mut [u8]),
+    /// Whether browsers are to send the session cookie over https alone.
+    pub cookies_secure: bool,
+    /// One-time links by which a browser is signed in without typing a key.
+    pub login_links: LoginLinks,
+}
+
+impl std::fmt::Debug for WebState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WebState").finish_non_exhaustive()
+    }
+}
+
+impl WebState {
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        (self.clock)()
+    }
+
+    /// A UUIDv7.
+    pub(crate) fn new_id(&self) -> Uuid {
+        let mut random = [0; 10];
+        (self.random)(&mut random);
+        let ms = u64::try_from(self.now().timestamp_millis()).unwrap_or_default();
+        uuid::Builder::from_unix_timestamp_millis(ms, &random).into_uuid()
+    }
+}
+
+/// [`WebState`], and what the server itself keeps.
+pub(crate) struct App {
+    pub(crate) web: WebState,
+    pub(crate) metrics: Metrics,
+}
+
+impl std::ops::Deref for App {
+    type Target = WebState;
+
+    fn deref(&self) -> &WebState {
+        &self.web
+    }
+}
+
+/// The state of every handler.
+pub(crate) type Shared = axum::extract::State<Arc<App>>;

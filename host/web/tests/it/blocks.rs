@@ -1,0 +1,60 @@
+use counterfoil_domain::key::Scope;
+use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
+use serde_json::Value;
+
+use crate::told;
+use crate::world::World;
+
+#[tokio::test]
+async fn an_upload_becomes_a_version_that_is_found_in_every_way() {
+    let world = World::new().await;
+    let key = world.key(Scope::Author);
+    let first = world.ask(key, "POST", "/v1/blocks/charge-card", &[], "charges").await.with(201);
+    let again = world.ask(key, "POST", "/v1/blocks/charge-card", &[], "charges").await.with(200);
+    assert_eq!((first["new"].as_bool(), again["new"].as_bool()), (Some(true), Some(false)));
+    world.ask(key, "POST", "/v1/blocks/charge-card", &[], "charges better").await.with(201);
+    world.ask(key, "POST", "/v1/blocks/enrich-lead", &[], "reads").await.with(201);
+
+    let mut shown = vec![first];
+    for path in ["", "/charge-card", "/charge-card/versions", "/charge-card/schema"] {
+        shown.push(world.get(&format!("/v1/blocks{path}")).await.with(200));
+    }
+    insta::assert_snapshot!(told::json(&Value::Array(shown)));
+}
+
+#[tokio::test]
+async fn whatever_is_no_block_is_refused_and_leaves_nothing() {
+    let world = World::new().await;
+    let key = world.key(Scope::Author);
+    let refused = world.ask(key, "POST", "/v1/blocks/bad", &[], "imports wasi:sockets/tcp wasi:cli/stdin").await;
+    insta::assert_snapshot!(told::json(&refused.with(422)));
+    world.ask(key, "POST", "/v1/blocks/Bad", &[], "charges").await.with(400);
+    let large = vec![0; usize::try_from(UPLOAD_BYTES_MAX).expect("fits") + 1];
+    assert_eq!(world.ask(key, "POST", "/v1/blocks/bad", &[], large).await.with(413)["code"], "too_large");
+    assert_eq!(world.get("/v1/blocks").await.with(200)["items"], Value::Array(vec![]));
+}
+
+#[tokio::test]
+async fn a_list_goes_on_where_its_page_ended() {
+    let world = World::new().await;
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        world.ask(world.key(Scope::Author), "POST", &format!("/v1/blocks/{name}"), &[], name).await.with(201);
+    }
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = world.get(&format!("/v1/blocks?limit=2&after={after}")).await.with(200);
+        let items = page["items"].as_array().expect("a list");
+        found.extend(items.iter().map(|item| item["name"].as_str().expect("a name").to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = next.into(),
+            None => break,
+        }
+    }
+    assert_eq!(found, names);
+    for query in ["limit=0", "limit=201", "limit=x", "after=%00"] {
+        let refused = world.get(&format!("/v1/blocks?{query}")).await;
+        assert_eq!(refused.with(400)["code"], "bad_request", "{query}");
+    }
+    world.get("/v1/runs?after=nonsense").await.with(400);
+}

@@ -1,0 +1,16 @@
+//! The promises of this room, over its router and a real Postgres.
+
+mod blocks;
+mod connections;
+mod effects;
+mod events;
+mod keys;
+mod operations;
+mod pages;
+mod runs;
+mod scopes;
+mod sessions;
+mod tenants;
+mod told;
+mod workflows;
+mod world;
