@@ -119,7 +119,7 @@ impl Client {
         budget: &Budget,
         wire: &Wire<'_>,
     ) -> Result<Exchange, NotSent> {
-        let deadline = Deadline(Instant::now() + Duration::from_millis(budget.total_ms_max));
+        let deadline = Deadline(after(budget.total_ms_max));
         let message = request::message(&request)?;
         let destination = &request.destination;
 
@@ -155,8 +155,14 @@ struct Deadline(Instant);
 
 impl Deadline {
     fn within(&self, part_ms_max: u64) -> Instant {
-        self.0.min(Instant::now() + Duration::from_millis(part_ms_max))
+        self.0.min(after(part_ms_max))
     }
+}
+
+fn after(ms: u64) -> Instant {
+    // Longer than any exchange, and short enough for the clock's arithmetic.
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    Instant::now() + Duration::from_millis(ms.min(DAY_MS))
 }
 
 /// An error and its sources in one line, for the operator.

@@ -316,6 +316,9 @@ impl Inner {
                 let mut progress = execution.progress();
                 progress.begun.insert(receipt.id);
                 if let Some(journal) = &mut progress.journal {
+                    for id in lost {
+                        journal.lose(*id, at);
+                    }
                     journal.put(receipt.clone());
                 }
                 Ok(Some(receipt))

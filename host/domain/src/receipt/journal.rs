@@ -5,6 +5,8 @@
 //! refusals included; beyond it, refusals and read-only answers are forgotten and the call is made anew. So nothing that
 //! may have happened is done again or contradicted, and what is known not to have happened can be tried again.
 
+use chrono::{DateTime, Utc};
+
 use super::answer::Recorded;
 use super::identity::SlotKey;
 use super::state::ReceiptState;
@@ -86,6 +88,16 @@ impl Journal {
         receipts.retain(|known| known.id != receipt.id);
         receipts.push(receipt);
         *self = Self::new(receipts);
+    }
+
+    /// Notes that a receipt became unknown at `at`, because its owner is gone.
+    pub fn lose(&mut self, id: EffectId, at: DateTime<Utc>) {
+        for receipt in self.receipts.iter_mut().filter(|receipt| receipt.id == id) {
+            if let Standing::Dispatched { at: dispatched_at, .. } = receipt.standing {
+                let reason = "its host was lost before an answer was recorded".into();
+                receipt.standing = Standing::Unknown { reason, dispatched_at, absence_known_at: at };
+            }
+        }
     }
 
     /// Every receipt, in call order.

@@ -1,12 +1,12 @@
 //! Writes that commit with the end of an execution, or before its next dispatch; and answers that are written alone.
 
 use counterfoil_domain::id::Place;
-use counterfoil_domain::receipt::{ReceiptState, Transition};
+use counterfoil_domain::receipt::{Move, ReceiptState, Transition};
 
 use super::{OwnWrite, Swap};
 use crate::receipt::{apply, hold_slot, insert_answered};
 use crate::step::{Fence, hold_place, resume};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::{Store, StoreError};
 
 /// What came of one write.
@@ -26,6 +26,8 @@ pub(crate) async fn write(tx: &mut Tx, fence: &Fence, own: &OwnWrite) -> Result<
             Swap::Moved => Written::Done,
             // Written before, by a call whose own answer was lost.
             Swap::Lost { found } if found == Some(transition.to()) => Written::Done,
+            // An older dispatch of the slot had an answer of its own, or a person's: it needs none of this one's.
+            Swap::Lost { .. } if matches!(transition.what(), Move::VerifyBySibling { .. }) => Written::Done,
             Swap::Lost { .. } => Written::Moved,
         }),
         OwnWrite::ReadOnly(receipt) => {
@@ -54,12 +56,12 @@ impl Store {
         }
         let mut tx = begin(self.pool()).await?;
         let Some(place) = place(&mut tx, answer).await? else {
-            return Ok(Swap::Lost { found: None });
+            return undo(tx, Swap::Lost { found: None }).await;
         };
         let open = hold_place(&mut tx, answer.tenant(), &place).await?;
         hold_slot(&mut tx, answer.tenant(), answer.receipt()).await?;
         if let Swap::Lost { found } = apply(&mut tx, answer).await? {
-            return Ok(Swap::Lost { found });
+            return undo(tx, Swap::Lost { found }).await;
         }
         for other in others {
             // Lost to an answer of its own, which says the same.
