@@ -135,11 +135,6 @@ impl ArtifactStore {
         Ok(Some(Artifact(bytes)))
     }
 
-    /// Whether something is there, believable or not.
-    pub(crate) fn holds(&self, component: Digest) -> bool {
-        self.dir.exists(self.name(component))
-    }
-
     /// Writes an artifact so that no reader, and no crash, meets half of it.
     pub(crate) fn write(&self, component: Digest, artifact: &Artifact) -> Result<(), CacheError> {
         let mark = self.mac(component, &artifact.0).finalize().into_bytes();

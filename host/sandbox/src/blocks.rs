@@ -110,9 +110,6 @@ impl Blocks {
         if let Some(block) = self.ready.get(&component).await {
             return Ok(block);
         }
-        if !self.artifacts.holds(component) {
-            return Err(Arc::new(NotReady::Absent));
-        }
         self.ready
             .try_get_with(component, async { self.read(component).await?.ok_or(NotReady::Absent) })
             .await

@@ -119,7 +119,7 @@ mod tests {
         HostState::new(None, place, 0, [seed; 32], &StepLimits::DEFAULT)
     }
 
-    /// Guests rely on it in every replay: the stream may never change. ChaCha20, 64-bit counter, no nonce.
+    /// Guests rely on it in every replay: the stream may never change. `ChaCha20`, 64-bit counter, no nonce.
     #[test]
     fn the_random_stream_is_fixed_for_ever() {
         let bytes = state(0).random(32).expect("bytes");

@@ -10,6 +10,7 @@ use counterfoil_domain::id::{Digest, LineageId, Place};
 use counterfoil_domain::limits::{PAYLOAD_BYTES_MAX, StepLimits};
 use counterfoil_domain::ports::{ComponentInspector, Inspection, Refused};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::blocks::{NotReady, ReadyBlock};
 use crate::execution::{Describe, execute};
@@ -62,8 +63,7 @@ impl Sandbox {
         };
         let deadline = Instant::now() + Duration::from_millis(limits.wall_ms_max);
         // The same for every upload, so that a description says the same everywhere.
-        let nowhere =
-            Place { lineage: LineageId(Default::default()), node: String::new(), iteration: Vec::new() };
+        let nowhere = Place { lineage: LineageId(Uuid::nil()), node: String::new(), iteration: Vec::new() };
         let state = HostState::new(None, nowhere, 0, [0; 32], &limits);
         let finished = execute(&self.engine, &self.ticker, block, Describe, state, &limits, deadline).await;
         let verdict = match finished.result {

@@ -47,33 +47,26 @@ impl StepLog {
 mod tests {
     use super::*;
 
-    fn logged(bytes_max: u64, lines_max: u64, messages: &[&str]) -> (Vec<String>, bool) {
-        let mut log = StepLog::new(&StepLimits {
-            log_bytes_max: bytes_max,
-            log_lines_max: lines_max,
-            ..StepLimits::DEFAULT
-        });
+    /// What is kept of `messages`, and whether something was dropped or cut.
+    fn check(bytes_max: u64, lines_max: u64, messages: &[&str], kept: &[&str], truncated: bool) {
+        let limits = StepLimits { log_bytes_max: bytes_max, log_lines_max: lines_max, ..StepLimits::DEFAULT };
+        let mut log = StepLog::new(&limits);
         for message in messages {
             log.push(LogLevel::Info, message);
         }
-        let (lines, truncated) = log.into_lines();
-        (lines.into_iter().map(|line| line.message).collect(), truncated)
+        let expected: Vec<_> =
+            kept.iter().map(|line| LogLine { level: LogLevel::Info, message: (*line).into() }).collect();
+        assert_eq!(log.into_lines(), (expected, truncated), "{messages:?}");
     }
 
     #[test]
     fn a_log_is_whole_at_its_limits_and_cut_one_over() {
-        let cases: [(u64, u64, &[&str], &[&str], bool); 7] = [
-            (6, 2, &["abc", "def"], &["abc", "def"], false),
-            (6, 2, &["abc", "def", ""], &["abc", "def"], true),
-            (6, 9, &["abc", "defg"], &["abc", "def…"], true),
-            (6, 9, &["abc", "defg", "h"], &["abc", "def…"], true),
-            (6, 9, &["abcdef", ""], &["abcdef", ""], false),
-            (0, 0, &["a"], &[], true),
-            (20, 9, &["\u{1b}[1m"], &["\\u{1b}[1m"], false),
-        ];
-        for (bytes_max, lines_max, messages, lines, truncated) in cases {
-            let expected = (lines.iter().map(ToString::to_string).collect(), truncated);
-            assert_eq!(logged(bytes_max, lines_max, messages), expected, "{messages:?}");
-        }
+        check(6, 2, &["abc", "def"], &["abc", "def"], false);
+        check(6, 2, &["abc", "def", ""], &["abc", "def"], true);
+        check(6, 9, &["abc", "defg"], &["abc", "def…"], true);
+        check(6, 9, &["abc", "defg", "h"], &["abc", "def…"], true);
+        check(6, 9, &["abcdef", ""], &["abcdef", ""], false);
+        check(0, 0, &["a"], &[], true);
+        check(20, 9, &["\u{1b}[1m"], &["\\u{1b}[1m"], false);
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the structure of a component without compiling it: what it would cost to compile and to instantiate.
 
 mod tree;
+mod types;
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::limits::{StepLimits, UPLOAD_BYTES_MAX};
@@ -26,6 +27,8 @@ pub(crate) const CORE_INSTANCES_MAX: u32 = 150;
 pub(crate) const COMPONENT_INSTANCES_MAX: u64 = 1_000;
 /// Aliases, instances, imports and exports, multiplied out: the compiler looks at each.
 pub(crate) const ITEMS_MAX: u64 = 100_000;
+/// Imports, exports, globals and segments of all core modules, as written: the runtime keeps a record of each.
+pub(crate) const ENTRIES_MAX: u64 = 100_000;
 /// Linear memories of one component, multiplied out. The pool holds so many for every slot.
 pub(crate) const MEMORIES_MAX: u32 = 4;
 /// Tables of one component, multiplied out. The pool holds so many for every slot.
@@ -73,7 +76,7 @@ pub(crate) fn scan(bytes: &[u8], limits: &StepLimits) -> Result<Outline, Refused
             "this is not a WebAssembly component: its first eight bytes are not a component's.",
         ));
     }
-    let mut tree = Tree::new(limits);
+    let mut tree = Tree::new(bytes, limits);
     for payload in Parser::new(0).parse_all(bytes) {
         tree.payload(payload.map_err(|error| unreadable(&error))?)?;
     }
@@ -95,8 +98,17 @@ mod tests {
         scan(&wat::parse_str(text).expect("the text is well formed"), &StepLimits::DEFAULT)
     }
 
-    fn repeat(count: u64, item: impl Fn(u64) -> String) -> String {
-        (0..count).map(item).collect()
+    fn repeat(count: usize, item: &str) -> String {
+        item.repeat(count)
+    }
+
+    /// The text is accepted at its limit and refused one over, with a word on what there is too much of.
+    fn check(what: &str, limit: u64, text: impl Fn(usize) -> String) {
+        let limit = usize::try_from(limit).expect("64 bits");
+        assert_eq!(scan_text(&text(limit)).err(), None, "{what}");
+        let refused = scan_text(&text(limit + 1)).expect_err(what);
+        assert_eq!(refused.code, Code::ComponentTooLarge, "{what}");
+        assert!(refused.message.contains(what), "{what}: {refused}");
     }
 
     #[test]
@@ -124,102 +136,89 @@ mod tests {
         assert_eq!(code(&bytes[1..]), Code::ComponentInvalid);
     }
 
-    /// Each text is accepted at its limit and refused one over.
     #[test]
-    fn counts_are_accepted_at_the_limit_and_refused_one_over() {
-        let core = |body: String| format!("(component (core module {body}))");
-        let cases: [(&str, u64, Box<dyn Fn(u64) -> String>); 9] = [
-            ("functions", FUNCTIONS_MAX, Box::new(move |n| core(repeat(n, |_| "(func)".into())))),
-            (
-                "types",
-                TYPES_MAX,
-                Box::new(move |n| {
-                    core(repeat(n, |i| format!("(type (func (param{})))", " i32".repeat(i as usize % 7))))
-                }),
-            ),
-            (
-                "locals",
-                LOCALS_MAX,
-                Box::new(move |n| core(format!("(func (local{}))", " i32".repeat(n as usize)))),
-            ),
-            (
-                "core modules",
-                u64::from(CORE_INSTANCES_MAX),
-                Box::new(|n| {
-                    format!(
-                        "(component (core module $m) {})",
-                        repeat(n, |_| "(core instance (instantiate $m))".into())
-                    )
-                }),
-            ),
-            (
-                "nested components",
-                COMPONENT_INSTANCES_MAX,
-                Box::new(|n| {
-                    format!(
-                        "(component (component $c) {})",
-                        repeat(n, |_| "(instance (instantiate $c))".into())
-                    )
-                }),
-            ),
-            (
-                "memories",
-                u64::from(MEMORIES_MAX),
-                Box::new(|n| {
-                    format!(
-                        "(component (core module $m (memory 1)) {})",
-                        repeat(n, |_| "(core instance (instantiate $m))".into())
-                    )
-                }),
-            ),
-            (
-                "tables",
-                u64::from(TABLES_MAX),
-                Box::new(|n| {
-                    format!(
-                        "(component (core module $m (table 1 funcref)) {})",
-                        repeat(n, |_| "(core instance (instantiate $m))".into())
-                    )
-                }),
-            ),
-            (
-                "bytes of linear memory",
-                StepLimits::DEFAULT.memory_bytes_max >> 16,
-                Box::new(|n| {
-                    format!(
-                        "(component (core module $m (memory 1)) (core module $n (memory {})) \
-                     (core instance (instantiate $m)) (core instance (instantiate $n)))",
-                        n - 1
-                    )
-                }),
-            ),
-            (
-                "table elements",
-                StepLimits::DEFAULT.table_elements_max,
-                Box::new(|n| {
-                    format!(
-                        "(component (core module $m (table {n} funcref)) (core instance (instantiate $m)))"
-                    )
-                }),
-            ),
-        ];
-        for (name, limit, text) in cases {
-            assert!(scan_text(&text(limit)).is_ok(), "{name}: {:?}", scan_text(&text(limit)));
-            let refused = scan_text(&text(limit + 1)).expect_err(name);
-            assert_eq!(refused.code, Code::ComponentTooLarge, "{name}");
-            assert!(refused.message.contains(name), "{name}: {refused}");
+    fn what_is_written_in_modules_and_types_is_counted() {
+        let core = |items: String| format!("(component (core module {items}))");
+        check("functions", FUNCTIONS_MAX, |count| core(repeat(count, "(func)")));
+        check("types", TYPES_MAX, |count| core(repeat(count, "(type (func))")));
+        check("types", TYPES_MAX, |count| {
+            // The type of the instance is one itself.
+            format!("(component (type (instance {})))", repeat(count - 1, "(type string)"))
+        });
+        check("locals", LOCALS_MAX, |count| core(format!("(func (local{}))", repeat(count, " i32"))));
+        check("globals", ENTRIES_MAX, |count| core(repeat(count, "(global i32 (i32.const 0))")));
+        // Two bytes of every body: its count of locals, and its end.
+        check("bytes in one function", BODY_BYTES_MAX, |count| {
+            core(format!("(func {})", repeat(count - 2, "nop ")))
+        });
+    }
+
+    #[test]
+    fn what_is_instantiated_is_counted() {
+        let instances = |module: &str, count| {
+            format!(
+                "(component (core module $m {module}) {})",
+                repeat(count, "(core instance (instantiate $m))")
+            )
+        };
+        check("core modules", u64::from(CORE_INSTANCES_MAX), |count| instances("", count));
+        check("linear memories", u64::from(MEMORIES_MAX), |count| instances("(memory 1)", count));
+        check("tables", u64::from(TABLES_MAX), |count| instances("(table 1 funcref)", count));
+        check("nested components", COMPONENT_INSTANCES_MAX, |count| {
+            format!("(component (component $c) {})", repeat(count, "(instance (instantiate $c))"))
+        });
+        check("aliases", ITEMS_MAX / 2, |count| {
+            // Two instantiations of what is written once, and four items around.
+            let aliases = repeat(count - 2, "(alias outer 1 $m (core module))");
+            format!(
+                "(component (core module $m) (component $c {aliases}) (instance (instantiate $c)) (instance (instantiate $c)))"
+            )
+        });
+        check("bytes of linear memory", StepLimits::DEFAULT.memory_bytes_max >> 16, |pages| {
+            format!(
+                "(component (core module $m (memory 1)) (core module $n (memory {}))
+                   (core instance (instantiate $m)) (core instance (instantiate $n)))",
+                pages - 1
+            )
+        });
+        check("table elements", StepLimits::DEFAULT.table_elements_max, |elements| {
+            format!(
+                "(component (core module $m (table {elements} funcref)) (core instance (instantiate $m)))"
+            )
+        });
+    }
+
+    #[test]
+    fn nested_types_end_at_their_depth_and_do_not_take_the_stack() {
+        // A type section of one type that holds instance types of one declaration each, and a string at the bottom.
+        let nested = |depth: usize| {
+            let types = [[0x42, 1, 1].repeat(depth), vec![0x73]].concat();
+            let section_len = u32::try_from(types.len() + 1).expect("small");
+            let section = [&[7][..], &leb(section_len), &[1], &types].concat();
+            [HEADER, &section].concat()
+        };
+        let scan = |depth| scan(&nested(depth), &StepLimits::DEFAULT).map_err(|refused| refused.code);
+        let depth_max = types::TYPE_NESTING_MAX - 1;
+        assert!(scan(depth_max).is_ok());
+        for depth in [depth_max + 1, 650_000] {
+            assert_eq!(scan(depth), Err(Code::ComponentTooLarge), "{depth}");
         }
+    }
+
+    const HEADER: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    fn leb(value: u32) -> [u8; 3] {
+        assert!(value < 1 << 21);
+        let bits = value.to_le_bytes();
+        [bits[0] | 0x80, (value >> 7).to_le_bytes()[0] | 0x80, (value >> 14).to_le_bytes()[0]]
     }
 
     #[test]
     fn nesting_ends_at_its_depth() {
         // As bytes: the text format itself does not go so deep.
         let nested = |depth: usize| {
-            let header = b"\0asm\x0d\0\x01\0".to_vec();
-            (1..depth).fold(header.clone(), |inner, _| {
-                let len = u32::try_from(inner.len()).expect("small");
-                let leb = [(len & 0x7f) as u8 | 0x80, (len >> 7 & 0x7f) as u8 | 0x80, (len >> 14) as u8];
-                [&header[..], &[4], &leb, &inner].concat()
+            (1..depth).fold(HEADER.to_vec(), |inner, _| {
+                [HEADER, &[4], &leb(u32::try_from(inner.len()).expect("small")), &inner].concat()
             })
         };
         assert!(scan(&nested(NESTING_MAX), &StepLimits::DEFAULT).is_ok());
@@ -242,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_component_is_counted_through_aliases_and_exports() {
-        let bomb = |instantiations: u64| {
+        let bomb = |instantiations: usize| {
             format!(
                 "(component
                    (core module $m)
@@ -251,8 +250,8 @@ mod tests {
                      (export $x \"x\" (core module $o))
                      {})
                    {})",
-                repeat(10, |_| "(core instance (instantiate $x))".into()),
-                repeat(instantiations, |_| "(instance (instantiate $inner))".into()),
+                repeat(10, "(core instance (instantiate $x))"),
+                repeat(instantiations, "(instance (instantiate $inner))"),
             )
         };
         assert!(scan_text(&bomb(15)).is_ok());
@@ -271,18 +270,6 @@ mod tests {
             assert_eq!(refused.code, Code::ComponentInvalid);
             assert!(refused.message.contains("only known once"), "{refused}");
         }
-    }
-
-    #[test]
-    fn a_body_ends_at_its_size() {
-        let body = |nops: usize| {
-            let text = format!("(component (core module (func {})))", "nop ".repeat(nops));
-            scan_text(&text)
-        };
-        // Two bytes of every body: its count of locals, and its end.
-        let nops_max = usize::try_from(BODY_BYTES_MAX).expect("64 bits") - 2;
-        assert!(body(nops_max).is_ok());
-        assert_eq!(body(nops_max + 1).expect_err("one over").code, Code::ComponentTooLarge);
     }
 
     #[test]

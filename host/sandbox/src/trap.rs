@@ -163,6 +163,7 @@ impl Write for Bounded {
 
 #[cfg(test)]
 mod tests {
+    use super::Phase::{Calling, Instantiating};
     use super::*;
 
     #[test]
@@ -192,7 +193,6 @@ mod tests {
             Verdict::Trapped { code, .. } => Some(code),
             _ => None,
         };
-        use Phase::{Calling, Instantiating};
         for (error, phase, limiter, expected) in [
             (Trap::UnreachableCodeReached.into(), Calling, &granting, Some(Code::GuestTrap)),
             (Trap::UnreachableCodeReached.into(), Calling, &refusing, Some(Code::MemoryLimit)),

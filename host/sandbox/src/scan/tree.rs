@@ -5,12 +5,12 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Refused;
 use wasmparser::{
     ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, ComponentTypeRef,
-    FunctionBody, Instance, Payload,
+    CoreType, FunctionBody, Instance, Payload,
 };
 
 use super::{
-    BODY_BYTES_MAX, COMPONENT_INSTANCES_MAX, CORE_INSTANCES_MAX, Extern, FUNCTIONS_MAX, ITEMS_MAX,
-    LOCALS_MAX, MEMORIES_MAX, NESTING_MAX, Outline, TABLES_MAX, TYPES_MAX, unreadable,
+    BODY_BYTES_MAX, COMPONENT_INSTANCES_MAX, CORE_INSTANCES_MAX, ENTRIES_MAX, Extern, FUNCTIONS_MAX,
+    ITEMS_MAX, LOCALS_MAX, MEMORIES_MAX, NESTING_MAX, Outline, TABLES_MAX, TYPES_MAX, types, unreadable,
 };
 use crate::refusal::refused;
 
@@ -81,25 +81,29 @@ struct Frame {
     components: Vec<Option<Cost>>,
 }
 
-pub(super) struct Tree<'l> {
-    limits: &'l StepLimits,
+pub(super) struct Tree<'b> {
+    bytes: &'b [u8],
+    limits: &'b StepLimits,
     /// What is being read, and around it, from the outermost in, what is still open.
     top: Frame,
     around: Vec<Frame>,
     functions: u64,
     types: u64,
+    entries: u64,
     outline: Outline,
 }
 
-impl<'l> Tree<'l> {
+impl<'b> Tree<'b> {
     /// A tree whose outermost component is open.
-    pub(super) fn new(limits: &'l StepLimits) -> Self {
+    pub(super) fn new(bytes: &'b [u8], limits: &'b StepLimits) -> Self {
         Self {
+            bytes,
             limits,
             top: Frame::default(),
             around: Vec::new(),
             functions: 0,
             types: 0,
+            entries: 0,
             outline: Outline { imports: Vec::new(), exports: Vec::new() },
         }
     }
@@ -177,6 +181,11 @@ impl<'l> Tree<'l> {
                 }
                 Ok(())
             }
+            Payload::ImportSection(imports) => self.entries(imports.count()),
+            Payload::ExportSection(exports) => self.entries(exports.count()),
+            Payload::GlobalSection(globals) => self.entries(globals.count()),
+            Payload::ElementSection(segments) => self.entries(segments.count()),
+            Payload::DataSection(segments) => self.entries(segments.count()),
             Payload::CodeSectionEntry(body) => body_within(&body),
             _ => Ok(()),
         }
@@ -184,8 +193,19 @@ impl<'l> Tree<'l> {
 
     fn component_payload(&mut self, payload: Payload<'_>) -> Result<(), Refused> {
         match payload {
-            Payload::CoreTypeSection(types) => self.types(u64::from(types.count())),
-            Payload::ComponentTypeSection(types) => self.types(u64::from(types.count())),
+            Payload::CoreTypeSection(types) => {
+                for ty in types {
+                    self.types(match ty.map_err(|error| unreadable(&error))? {
+                        CoreType::Rec(group) => group.types().len() as u64,
+                        CoreType::Module(declarations) => declarations.len() as u64 + 1,
+                    })?;
+                }
+                Ok(())
+            }
+            Payload::ComponentTypeSection(types) => {
+                let range = types.range();
+                self.types(types::count(&self.bytes[range.clone()], range.start)?)
+            }
             Payload::ComponentCanonicalSection(functions) => {
                 let adapters = u64::from(functions.count());
                 self.top.cost.add(&Cost { adapters, ..Cost::default() });
@@ -272,7 +292,7 @@ impl<'l> Tree<'l> {
     fn alias(&mut self, alias: &ComponentAlias<'_>) {
         match *alias {
             ComponentAlias::InstanceExport { kind: ComponentExternalKind::Module, .. } => {
-                self.top.modules.push(None)
+                self.top.modules.push(None);
             }
             ComponentAlias::InstanceExport { kind: ComponentExternalKind::Component, .. } => {
                 self.top.components.push(None);
@@ -306,6 +326,11 @@ impl<'l> Tree<'l> {
             ComponentExternalKind::Component => again(&mut top.components),
             _ => {}
         }
+    }
+
+    fn entries(&mut self, more: u32) -> Result<(), Refused> {
+        self.entries += u64::from(more);
+        at_most(self.entries, ENTRIES_MAX, "imports, exports, globals and segments of core modules")
     }
 
     fn types(&mut self, more: u64) -> Result<(), Refused> {

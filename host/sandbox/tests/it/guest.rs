@@ -52,8 +52,8 @@ impl Guest {
     /// Puts a lowered effect at [`EFFECT_AT`].
     pub(crate) fn holding(mut self, call: &EffectCall) -> Self {
         let record = self.data.effect(call);
-        self.items += &format!("(data (i32.const {EFFECT_AT}) \"{}\")\n", escaped(&record));
-        self
+        let data = format!("(data (i32.const {EFFECT_AT}) \"{}\")", escaped(&record));
+        self.with(&data)
     }
 
     pub(crate) fn describing(mut self, descriptor: &str) -> Self {
@@ -114,7 +114,7 @@ impl Guest {
 }
 
 fn escaped(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("\\{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("\\{byte:02x}"))
 }
 
 /// Bytes from [`TEXTS_AT`] on, and records that point into them, laid out by the canonical ABI.

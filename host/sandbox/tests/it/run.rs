@@ -137,10 +137,9 @@ async fn logged_lines_come_with_the_report_however_the_step_ends() {
     let lines = [(LogLevel::Trace, "starts"), (LogLevel::Error, "\u{1b}[31mred"), (LogLevel::Info, "")];
     for (ending, is_output) in [("(call $ok (i32.const 0) (i32.const 0))", true), ("(unreachable)", false)] {
         let mut guest = Guest::echo();
-        let calls: String = lines
-            .iter()
-            .map(|(level, line)| format!("(call $log (i32.const {}) {})", *level as u8, guest.text(line)))
-            .collect();
+        let calls = lines.iter().fold(String::new(), |calls, (level, line)| {
+            calls + &format!("(call $log (i32.const {}) {})", *level as u8, guest.text(line))
+        });
         let report = run(&guest.running_instead(calls + ending)).await;
         assert_eq!(matches!(report.end, StepEnd::Output(_)), is_output, "{:?}", report.end);
         let expected =
