@@ -1,0 +1,234 @@
+//! Calls of the API, for the commands that go over the network.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use counterfoil_effects::client::api::{ApiAnswer, ApiClient, ApiError};
+use serde::Deserialize;
+use serde_json::Value;
+use url::Url;
+
+use crate::args::Global;
+use crate::config::{Flags, Purpose, Read};
+use crate::data::DevFile;
+use crate::exit::{Exit, Failure};
+
+/// An upload is compiled before it is answered.
+const ANSWER_TIME_MAX: Duration = Duration::from_mins(3);
+/// Where `dev` and `serve` listen unless told otherwise.
+const URL_DEFAULT: &str = "http://127.0.0.1:8420";
+
+/// The API, as one key's holder sees it.
+pub(crate) struct Api {
+    client: ApiClient,
+    base: Url,
+    key: String,
+}
+
+/// A query: names and values, those that are given.
+pub(crate) type Query<'a> = &'a [(&'a str, Option<String>)];
+
+/// What is sent along.
+pub(crate) struct Body {
+    content_type: &'static str,
+    bytes: Vec<u8>,
+    idempotency_key: Option<String>,
+}
+
+impl Body {
+    /// Nothing.
+    pub(crate) fn empty() -> Self {
+        Self { content_type: "", bytes: vec![], idempotency_key: None }
+    }
+
+    /// Bytes of a type.
+    pub(crate) fn new(content_type: &'static str, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { content_type, bytes: bytes.into(), idempotency_key: None }
+    }
+
+    /// JSON.
+    pub(crate) fn json(value: &Value) -> Self {
+        Self::new("application/json", value.to_string())
+    }
+
+    /// Marks a repeat of the same call.
+    pub(crate) fn idempotency_key(self, key: Option<String>) -> Self {
+        Self { idempotency_key: key, ..self }
+    }
+}
+
+/// An error of the API, as it is sent.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Problem {
+    pub(crate) code: String,
+    title: String,
+    detail: Option<String>,
+    #[serde(rename = "type")]
+    advice: Option<String>,
+    #[serde(default)]
+    pub(crate) errors: Vec<ProblemPart>,
+}
+
+/// One thing that is wrong with what was sent.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ProblemPart {
+    pub(crate) pointer: Option<String>,
+    pub(crate) detail: String,
+    pub(crate) line: Option<u64>,
+    pub(crate) column: Option<u64>,
+}
+
+/// Why a call brought nothing.
+pub(crate) enum Refusal {
+    /// The API says why.
+    Problem(Problem, Failure),
+    /// There is no answer of the API.
+    Other(anyhow::Error),
+}
+
+impl From<Refusal> for anyhow::Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Problem(_, failure) => failure.into(),
+            Refusal::Other(error) => error,
+        }
+    }
+}
+
+impl Api {
+    /// The API that the command line, the environment or a running `dev` names.
+    pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
+        let data = Read::new(Flags::of(global), Purpose::Command).config().data.clone();
+        let dev = if global.url.is_none() || global.key.is_none() { DevFile::read(&data)? } else { None };
+        let dev_url = dev.as_ref().map_or(URL_DEFAULT, |dev| &dev.url).parse::<Url>()?;
+        let base = global.url.clone().unwrap_or_else(|| dev_url.clone());
+        // A key goes to nobody but the host that made it.
+        let dev_key = dev.filter(|_| dev_url.origin() == base.origin()).map(|dev| dev.key);
+        let key = global.key.clone().or(dev_key).ok_or_else(|| {
+            Failure::new(Exit::Usage, format!("there is no key for {base}"))
+                .details(["give one with --key or COUNTERFOIL_KEY".to_owned()])
+                .next("counterfoil dev    (in another terminal; it makes a key that the other commands find)")
+        })?;
+        let client = ApiClient::new(ANSWER_TIME_MAX, vec![])?;
+        Ok(Self { client, base, key })
+    }
+
+    /// Reads.
+    pub(crate) async fn get(&self, path: &[&str], query: Query<'_>) -> Result<Value, Refusal> {
+        self.call("GET", path, query, Body::empty()).await
+    }
+
+    /// Creates, or asks for something to be done.
+    pub(crate) async fn post(&self, path: &[&str], body: Body) -> Result<Value, Refusal> {
+        self.call("POST", path, &[], body).await
+    }
+
+    /// Calls `/v1/…`; `null` where the answer has no body.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &[&str],
+        query: Query<'_>,
+        body: Body,
+    ) -> Result<Value, Refusal> {
+        let url = self.url(path, query).map_err(Refusal::Other)?;
+        let authorization = format!("Bearer {}", self.key);
+        let mut headers = vec![("authorization", authorization.as_str()), ("accept", "application/json")];
+        if !body.content_type.is_empty() {
+            headers.push(("content-type", body.content_type));
+        }
+        headers.extend(body.idempotency_key.as_deref().map(|key| ("idempotency-key", key)));
+        let answer = self.client.request(method, &url, &headers, body.bytes).await;
+        let answer = answer.map_err(|error| Refusal::Other(self.no_answer(error)))?;
+        match answer.status {
+            204 => Ok(Value::Null),
+            200..=299 => serde_json::from_slice(&answer.body)
+                .with_context(|| format!("{url} answered {} with what is not JSON", answer.status))
+                .map_err(Refusal::Other),
+            _ => Err(self.refusal(&url, &answer)),
+        }
+    }
+
+    /// The address of a page.
+    pub(crate) fn page(&self, path: &str) -> String {
+        self.base.join(path).map_or_else(|_| path.to_owned(), Into::into)
+    }
+
+    fn url(&self, path: &[&str], query: Query<'_>) -> anyhow::Result<Url> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| Failure::new(Exit::Usage, format!("{} cannot be the API's address", self.base)))?
+            .pop_if_empty()
+            .push("v1")
+            .extend(path);
+        for (name, value) in query {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        Ok(url)
+    }
+
+    fn no_answer(&self, error: ApiError) -> anyhow::Error {
+        match error {
+            ApiError::Connect { .. } => {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                Failure::new(Exit::Error, format!("no host answers at {}", self.base))
+                    .details([why])
+                    .next("counterfoil dev    (or name another host with --url or COUNTERFOIL_URL)")
+                    .into()
+            }
+            other => anyhow::Error::from(other).context(format!("no answer of {}", self.base)),
+        }
+    }
+
+    fn refusal(&self, url: &Url, answer: &ApiAnswer) -> Refusal {
+        let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) else {
+            let what =
+                format!("{url} answered {}: is that the address of a Counterfoil host?", answer.status);
+            return Refusal::Other(Failure::new(Exit::Error, what).into());
+        };
+        let exit = match answer.status {
+            400 => Exit::Usage,
+            403 | 409 | 422 => Exit::Refused,
+            _ => Exit::Error,
+        };
+        let what = match &problem.detail {
+            Some(detail) => format!("{} ({}): {detail}", problem.title, problem.code),
+            None => format!("{} ({})", problem.title, problem.code),
+        };
+        let mut failure = Failure::new(exit, what).details(problem.errors.iter().map(ProblemPart::line));
+        if let Some(advice) = &problem.advice {
+            failure = failure.details([format!("advice: {}", self.page(advice))]);
+        }
+        if let Some(next) = next(&problem.code) {
+            failure = failure.next(next);
+        }
+        Refusal::Problem(problem, failure)
+    }
+}
+
+impl ProblemPart {
+    fn line(&self) -> String {
+        match (&self.pointer, self.line, self.column) {
+            (_, Some(line), Some(column)) => format!("{line}:{column}: {}", self.detail),
+            (Some(pointer), ..) if !pointer.is_empty() => format!("{pointer}: {}", self.detail),
+            _ => self.detail.clone(),
+        }
+    }
+}
+
+/// What usually helps.
+fn next(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "unauthenticated" => "counterfoil doctor    (give a key with --key or COUNTERFOIL_KEY)",
+        "workflow_not_active" => "counterfoil workflow activate NAME",
+        "not_unknown" => "counterfoil effect list --state unknown",
+        "conflict" => "counterfoil run list",
+        "definition_invalid" => "counterfoil workflow check FILE",
+        "component_invalid" | "import_unknown" | "export_missing" | "descriptor_invalid" => {
+            "counterfoil block build DIR"
+        }
+        _ => return None,
+    })
+}

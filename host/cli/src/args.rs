@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use url::Url;
+
+use crate::exit::Exit;
+use crate::output::{Format, Output};
+use crate::{
+    block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, serve, tenant,
+    workflow,
+};
+
+/// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
+///
+/// Exit codes: 0 done, 1 error, 2 usage, 3 the run failed or was cancelled, 4 a person is needed, 5 not in time,
+/// 6 refused.
+#[derive(Debug, Parser)]
+#[command(name = "counterfoil", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Global {
+    /// How data is printed; it goes to the standard output, everything else to the standard error.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    pub(crate) output: Format,
+    /// Where the API is [default: where `counterfoil dev` runs].
+    #[arg(long, global = true, env = "COUNTERFOIL_URL", help_heading = "API")]
+    pub(crate) url: Option<Url>,
+    /// Key for the API [default: the one that `counterfoil dev` made].
+    #[arg(long, global = true, env = "COUNTERFOIL_KEY", hide_env_values = true, help_heading = "API")]
+    pub(crate) key: Option<String>,
+    /// Where the host keeps what is its own [default: ~/.local/share/counterfoil].
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Host")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration in TOML [default: counterfoil.toml, where there is one].
+    #[arg(long, global = true, env = "COUNTERFOIL_CONFIG", value_name = "FILE", help_heading = "Host")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Which part of a list.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Page {
+    /// How many at most, up to 200.
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Go on where the last part ended.
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+}
+
+impl Page {
+    /// The same, as the API reads it.
+    pub(crate) fn query(self) -> [(&'static str, Option<String>); 2] {
+        [("limit", self.limit.map(|limit| limit.to_string())), ("after", self.after)]
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run everything in one process, with a tenant, a key and a database of its own.
+    Dev(dev::Args),
+    /// Run a host.
+    Serve(serve::Args),
+    /// Bring the database's tables up to this version.
+    Migrate,
+    /// Look at the configuration and the machine, and say everything that is wrong.
+    Doctor,
+    /// Create tenants.
+    #[command(subcommand)]
+    Tenant(tenant::Command),
+    /// Write, build and upload blocks.
+    #[command(subcommand)]
+    Block(block::Command),
+    /// Check, save and activate workflows.
+    #[command(subcommand)]
+    Workflow(workflow::Command),
+    /// Start runs, and see what became of them.
+    #[command(subcommand)]
+    Run(run::Command),
+    /// See effects and their receipts, and settle what is unknown.
+    #[command(subcommand)]
+    Effect(receipt::Command),
+    /// Send events.
+    #[command(subcommand)]
+    Event(event::Command),
+    /// Manage connections to the systems that blocks call.
+    #[command(subcommand)]
+    Connection(connection::Command),
+    /// Manage API keys.
+    #[command(subcommand)]
+    Key(key::Command),
+    /// Print the JSON Schemas that this version reads.
+    #[command(subcommand)]
+    Schema(schema::Command),
+    /// Print a shell's completion script.
+    Completion(completion::Args),
+}
+
+impl Cli {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
+        let Self { global, command } = self;
+        let output = Output::new(global.output);
+        match command {
+            Command::Dev(args) => dev::run(args, &global, output).await,
+            Command::Serve(args) => serve::run(args, &global, output).await,
+            Command::Migrate => migrate::run(&global, output).await,
+            Command::Doctor => doctor::run(&global, output).await,
+            Command::Tenant(command) => tenant::run(command, &global, output).await,
+            Command::Block(command) => block::run(command, &global, output).await,
+            Command::Workflow(command) => workflow::run(command, &global, output).await,
+            Command::Run(command) => run::run(command, &global, output).await,
+            Command::Effect(command) => receipt::run(command, &global, output).await,
+            Command::Event(command) => event::run(command, &global, output).await,
+            Command::Connection(command) => connection::run(command, &global, output).await,
+            Command::Key(command) => key::run(command, &global, output).await,
+            Command::Schema(command) => schema::run(&command, output),
+            Command::Completion(args) => completion::run(&args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

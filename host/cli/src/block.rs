@@ -1,0 +1,153 @@
+//! `counterfoil block`: from a crate to a version that runs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::api::{Api, Body};
+use crate::args::Global;
+use crate::exit::Exit;
+use crate::output::{Column, Output};
+use crate::progress::Progress;
+
+mod build;
+mod new;
+
+use self::new::Template;
+
+/// What to do with blocks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Begin a block from an example.
+    New {
+        /// Name of the block, and of its directory.
+        name: String,
+        /// The example.
+        #[arg(long, value_enum, default_value_t = From::ChargeCard)]
+        from: From,
+        /// Where its directory is made.
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        parent: PathBuf,
+    },
+    /// Build a block's crate to a component.
+    Build {
+        /// The crate.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Where the component is written [default: block/NAME.wasm in cargo's target directory].
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Upload a block: a crate, which is built first, or a component.
+    Push {
+        /// The crate's directory, or the component's file.
+        #[arg(default_value = ".")]
+        path: PathBuf,
+        /// Under which name [default: the crate's, or the file's].
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Every block's newest version.
+    List {
+        #[command(flatten)]
+        page: crate::args::Page,
+    },
+    /// A block's newest version, and what it says of itself.
+    Show {
+        /// The block.
+        name: String,
+    },
+}
+
+/// The examples that a block can begin from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum From {
+    /// One call that must not be made twice.
+    ChargeCard,
+    /// One read, then the output.
+    EnrichLead,
+}
+
+const COLUMNS: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::digest("digest", "/digest"),
+    Column::plain("bytes", "/bytes_len"),
+    Column::plain("summary", "/summary"),
+    Column::plain("uploaded", "/uploaded_at"),
+];
+
+const DETAILS: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::plain("digest", "/digest"),
+    Column::plain("bytes", "/bytes_len"),
+    Column::plain("summary", "/descriptor/summary"),
+    Column::plain("credits", "/descriptor/credits"),
+    Column::plain("effects", "/descriptor/effects"),
+    Column::plain("input", "/descriptor/input"),
+    Column::plain("output", "/descriptor/output"),
+    Column::plain("imports", "/imports"),
+    Column::plain("exports", "/exports"),
+    Column::plain("compiled in ms", "/compile_ms"),
+    Column::plain("uploaded", "/uploaded_at"),
+];
+
+const PUSHED: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::plain("digest", "/digest"),
+    Column::plain("new", "/new"),
+    Column::plain("bytes", "/bytes_len"),
+    Column::plain("imports", "/imports"),
+    Column::plain("compiled in ms", "/compile_ms"),
+];
+
+pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    match command {
+        Command::New { name, from, parent } => {
+            let template = match from {
+                From::ChargeCard => Template::ChargeCard,
+                From::EnrichLead => Template::EnrichLead,
+            };
+            let dir = new::new(&parent, &name, template)?;
+            output.show(&json!({ "name": name, "dir": dir }), || dir.display().to_string())?;
+            anstream::eprintln!("next: counterfoil block push {}", dir.display());
+        }
+        Command::Build { dir, out } => {
+            let built = build(&dir, out.as_deref())?;
+            let record = json!({ "name": built.name, "path": built.path, "bytes_len": built.bytes_len });
+            output.show(&record, || built.path.display().to_string())?;
+        }
+        Command::Push { path, name } => push(&Api::new(global)?, &path, name, output).await?,
+        Command::List { page } => {
+            output.list(&Api::new(global)?.get(&["blocks"], &page.query()).await?, COLUMNS)?;
+        }
+        Command::Show { name } => {
+            output.record(&Api::new(global)?.get(&["blocks", &name], &[]).await?, DETAILS)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn build(dir: &Path, out: Option<&Path>) -> anyhow::Result<build::Built> {
+    let progress = Progress::new(format!("building {}", dir.display()));
+    // Cargo takes seconds, and this thread has nothing else to do.
+    tokio::task::block_in_place(|| build::build(dir, out, &|line| progress.say(line)))
+}
+
+async fn push(api: &Api, path: &Path, name: Option<String>, output: Output) -> anyhow::Result<()> {
+    let (name, path) = if path.is_dir() {
+        let built = build(path, None)?;
+        (name.unwrap_or(built.name), built.path)
+    } else {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        (name.or(stem).context("give the block a name with --name")?, path.to_owned())
+    };
+    let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let size = indicatif::HumanBytes(bytes.len() as u64);
+    let progress = Progress::new(format!("uploading {name} ({size}); the host checks and compiles it"));
+    let answer = api.post(&["blocks", &name], Body::new("application/wasm", bytes)).await;
+    drop(progress);
+    let answer: Value = answer?;
+    output.record(&answer, PUSHED)
+}

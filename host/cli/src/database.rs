@@ -1,0 +1,86 @@
+//! The database that a command works on: a configured one, or the private cluster of the data directory.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use counterfoil_domain::ports::{Faults, NoFaults};
+use counterfoil_store::cluster::{Cluster, ClusterConfig, ClusterError, Durability, Launcher, Shutdown};
+use counterfoil_store::{Store, StoreConfig};
+
+use crate::config::Config;
+use crate::data::DevFile;
+use crate::exit::{Exit, Failure};
+
+/// A database, and the server behind it where that is ours to end.
+pub(crate) struct Database {
+    url: String,
+    cluster: Option<Cluster>,
+    connections_max: u32,
+}
+
+impl Database {
+    /// The configured one, else the private cluster, started now.
+    pub(crate) async fn open(config: &Config) -> anyhow::Result<Self> {
+        let connections_max = config.database.connections_max;
+        if let Some(url) = config.database.url.clone() {
+            return Ok(Self { url, cluster: None, connections_max });
+        }
+        config.data.create()?;
+        let cluster = Cluster::start(ClusterConfig {
+            dir: config.data.cluster_dir(),
+            launcher: Launcher::this_program()?,
+            durability: Durability::Durable,
+        });
+        let cluster = cluster.await?;
+        Ok(Self { url: cluster.url(), cluster: Some(cluster), connections_max })
+    }
+
+    /// The same, or the private cluster of the host that runs on this data directory.
+    pub(crate) async fn join(config: &Config) -> anyhow::Result<Self> {
+        match Self::open(config).await {
+            Err(error) if matches!(error.downcast_ref(), Some(ClusterError::InUse { .. })) => {
+                let dev = DevFile::read(&config.data)?.ok_or(error)?;
+                let connections_max = config.database.connections_max;
+                Ok(Self { url: dev.database_url, cluster: None, connections_max })
+            }
+            opened => opened,
+        }
+    }
+
+    /// How to reach it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Major version of the private cluster, if that is what it is.
+    pub(crate) fn private_version(&self) -> Option<u32> {
+        self.cluster.as_ref().map(Cluster::version)
+    }
+
+    /// Connects.
+    pub(crate) async fn connect(&self, faults: Arc<dyn Faults>) -> anyhow::Result<Store> {
+        let config = StoreConfig { url: self.url.clone(), connections_max: self.connections_max };
+        Store::connect(config, faults).await.map_err(|error| {
+            let why = format!("{:#}", anyhow::Error::from(error));
+            Failure::new(Exit::Error, "the database cannot be reached")
+                .details([why])
+                .next("counterfoil doctor")
+                .into()
+        })
+    }
+
+    /// Connects, for a command that is no host.
+    pub(crate) async fn connect_quietly(&self) -> anyhow::Result<Store> {
+        self.connect(Arc::new(NoFaults)).await
+    }
+
+    /// Ends the server, if it is ours.
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        match self.cluster {
+            Some(cluster) => {
+                cluster.stop(Shutdown::Fast).await.context("the private Postgres did not end well")
+            }
+            None => Ok(()),
+        }
+    }
+}

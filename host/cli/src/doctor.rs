@@ -1,0 +1,186 @@
+//! `counterfoil doctor`: looks at everything a host needs, and stops at nothing.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use chrono::Utc;
+use counterfoil_sandbox::pooled_slots_max;
+use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::args::Global;
+use crate::config::{Config, Flags, Purpose, Read};
+use crate::data::DevFile;
+use crate::database::Database;
+use crate::exit::Exit;
+use crate::output::{Column, Output, table};
+use crate::progress::Progress;
+
+/// Lease times are the database's, but ids and certificates are judged by this machine's clock.
+const SKEW_MS_MAX: i64 = 2_000;
+
+/// What a look found.
+#[derive(Debug, Serialize)]
+struct Check {
+    subject: &'static str,
+    state: State,
+    detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Fine,
+    Note,
+    Fault,
+}
+
+const SETTINGS: &[Column] =
+    &[Column::plain("setting", "/key"), Column::plain("value", "/value"), Column::plain("from", "/origin")];
+
+pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit> {
+    let read = Read::new(Flags::of(global), Purpose::Command);
+    let progress = Progress::new("looking at the configuration, the database and the machine");
+    let config = read.config();
+    let mut checks: Vec<Check> =
+        read.findings.iter().map(|finding| fault("configuration", finding.to_string())).collect();
+    if checks.is_empty() {
+        checks.push(fine("configuration", "nothing is wrong with it"));
+    }
+    checks.push(secret(config));
+    checks.push(directory("data directory", &config.data.dir));
+    checks.push(directory("compiled blocks", &config.data.blocks_dir()));
+    checks.push(slots(config));
+    checks.extend(database(config).await);
+    drop(progress);
+
+    let faults = checks.iter().filter(|check| check.state == State::Fault).count();
+    let document = json!({ "healthy": faults == 0, "checks": checks, "settings": read.settings });
+    output.show(&document, || text(&document, &checks))?;
+    Ok(if faults == 0 { Exit::Ok } else { Exit::Error })
+}
+
+fn text(document: &serde_json::Value, checks: &[Check]) -> String {
+    let settings = document["settings"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text = table(SETTINGS, settings);
+    text.push('\n');
+    for Check { subject, state, detail } in checks {
+        let sign = match state {
+            State::Fine => "✓",
+            State::Note => "·",
+            State::Fault => "✗",
+        };
+        // Writing to a text cannot fail.
+        let _ = write!(text, "\n{sign} {subject}: {detail}");
+    }
+    text
+}
+
+fn fine(subject: &'static str, detail: impl Into<String>) -> Check {
+    Check { subject, state: State::Fine, detail: detail.into() }
+}
+
+fn note(subject: &'static str, detail: impl Into<String>) -> Check {
+    Check { subject, state: State::Note, detail: detail.into() }
+}
+
+fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
+    Check { subject, state: State::Fault, detail: detail.into() }
+}
+
+fn secret(config: &Config) -> Check {
+    match &config.secrets.pepper {
+        Some(_) => fine("pepper", "there is one"),
+        None => {
+            note("pepper", "none yet: `counterfoil dev` makes one, `counterfoil serve` must be given one")
+        }
+    }
+}
+
+/// Whether files can be made in `dir`, or in the first directory above it that is there.
+fn directory(subject: &'static str, dir: &Path) -> Check {
+    let Some(present) = dir.ancestors().find(|ancestor| ancestor.exists()) else {
+        return fault(subject, format!("{} is nowhere", dir.display()));
+    };
+    let probe = present.join(format!(".counterfoil-doctor-{}", std::process::id()));
+    let written = std::fs::write(&probe, "x").and_then(|()| std::fs::remove_file(&probe));
+    match written {
+        Ok(()) if present == dir => fine(subject, format!("{} can be written", dir.display())),
+        Ok(()) => note(subject, format!("{} does not exist; a host makes it", dir.display())),
+        Err(error) => fault(subject, format!("{} cannot be written: {error}", present.display())),
+    }
+}
+
+/// The sandbox needs memory mappings for each step in flight.
+fn slots(config: &Config) -> Check {
+    const SUBJECT: &str = "steps in flight";
+    let wanted = config.engine.in_flight_max;
+    match pooled_slots_max() {
+        Some(slots_max) if wanted >= slots_max => fault(
+            SUBJECT,
+            format!(
+                "{wanted} need more memory mappings than this machine allows a process (room for {slots_max}): lower \
+                 COUNTERFOIL__ENGINE__IN_FLIGHT_MAX, or raise `sysctl vm.max_map_count`"
+            ),
+        ),
+        _ => fine(SUBJECT, format!("there is room for {wanted}")),
+    }
+}
+
+async fn database(config: &Config) -> Vec<Check> {
+    let dev = DevFile::read(&config.data).ok().flatten();
+    if config.database.url.is_none() && dev.is_none() {
+        return vec![throwaway_cluster().await];
+    }
+    match connected(config).await {
+        Ok(checks) => checks,
+        Err(error) => vec![fault("database", format!("{error:#}"))],
+    }
+}
+
+async fn connected(config: &Config) -> anyhow::Result<Vec<Check>> {
+    let database = Database::join(config).await?;
+    let store = database.connect_quietly().await?;
+    let before = Utc::now();
+    let theirs = store.ping().await?;
+    let skew_ms = (theirs - before).num_milliseconds();
+    let mut checks = vec![fine("database", "it answers")];
+    checks.push(if skew_ms.abs() <= SKEW_MS_MAX {
+        fine("clocks", format!("this machine's and the database's are {} ms apart", skew_ms.abs()))
+    } else {
+        fault("clocks", format!("this machine's and the database's are {skew_ms} ms apart: set them by NTP"))
+    });
+    checks.push(match store.is_migrated().await {
+        Ok(true) => fine("tables", "up to date"),
+        Ok(false) => fault("tables", "not up to date: counterfoil migrate"),
+        Err(error) => fault("tables", format!("{:#}", anyhow::Error::from(error))),
+    });
+    drop(store);
+    database.close().await?;
+    Ok(checks)
+}
+
+/// No host has run here yet: whether its own Postgres would start is shown by starting one.
+async fn throwaway_cluster() -> Check {
+    const SUBJECT: &str = "database";
+    let started = async {
+        let dir = tempfile::tempdir()?;
+        let config = ClusterConfig {
+            dir: dir.path().join("postgres"),
+            launcher: Launcher::this_program()?,
+            durability: Durability::Volatile,
+        };
+        let cluster = Cluster::start(config).await?;
+        let version = cluster.version();
+        // As root it may have found a place of its own, to which the directory only links.
+        let home = cluster.dir().to_owned();
+        cluster.stop(Shutdown::Immediate).await?;
+        std::fs::remove_dir_all(home)?;
+        anyhow::Ok(version)
+    };
+    match started.await {
+        Ok(version) => fine(SUBJECT, format!("none yet; a Postgres {version} of its own starts here")),
+        Err(error) => fault(SUBJECT, format!("{error:#}")),
+    }
+}

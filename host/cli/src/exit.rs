@@ -1,0 +1,82 @@
+//! How a command ends: its code, and what a person reads when it fails.
+
+use std::fmt;
+use std::io::ErrorKind;
+
+use anstyle::{AnsiColor, Style};
+
+/// Exit codes, one meaning each in every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Not done, for a reason that is none of the following.
+    Error = 1,
+    /// The command line, or what was sent, has not the form it must have.
+    Usage = 2,
+    /// The run failed, or was cancelled.
+    RunFailed = 3,
+    /// The run is blocked: an outcome is unknown, and a person must say what happened.
+    NeedsPerson = 4,
+    /// What was waited for did not come in time.
+    TimedOut = 5,
+    /// Understood, and refused by a rule.
+    Refused = 6,
+}
+
+/// An error that says what, where, why, and what to type next.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    what: String,
+    details: Vec<String>,
+    next: Option<String>,
+}
+
+impl Failure {
+    /// A failure that ends the command with `exit`.
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), details: vec![], next: None }
+    }
+
+    /// Each part of what is wrong, a line or more.
+    pub(crate) fn details(mut self, details: impl IntoIterator<Item = String>) -> Self {
+        self.details.extend(details);
+        self
+    }
+
+    /// What to type next.
+    pub(crate) fn next(mut self, command: impl Into<String>) -> Self {
+        self.next = Some(command.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Tells a person of the error, and returns the code that goes with it.
+pub(crate) fn report(error: &anyhow::Error) -> Exit {
+    // Whoever reads our output has read enough, as `head` does.
+    let is_closed = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if error.downcast_ref::<std::io::Error>().is_some_and(is_closed) {
+        return Exit::Ok;
+    }
+    let (red, cyan) =
+        (Style::new().bold().fg_color(Some(AnsiColor::Red.into())), AnsiColor::Cyan.on_default());
+    anstream::eprintln!("{red}error:{red:#} {error:#}");
+    let Some(failure) = error.downcast_ref::<Failure>() else { return Exit::Error };
+    for line in failure.details.iter().flat_map(|detail| detail.lines()) {
+        anstream::eprintln!("  {line}");
+    }
+    if let Some(next) = &failure.next {
+        anstream::eprintln!("{cyan}next:{cyan:#} {next}");
+    }
+    failure.exit
+}

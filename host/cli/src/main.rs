@@ -1,0 +1,57 @@
+//! One binary: the host, and the commands of authors and operators.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod api;
+mod args;
+mod block;
+mod completion;
+mod config;
+mod connection;
+mod data;
+mod database;
+mod dev;
+mod doctor;
+mod event;
+mod exit;
+mod faults;
+mod input;
+mod key;
+mod migrate;
+mod output;
+mod progress;
+mod receipt;
+mod run;
+mod schema;
+mod serve;
+mod telemetry;
+mod tenant;
+mod timeline;
+mod wire;
+mod workflow;
+
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == counterfoil_store::cluster::reexec::COMMAND) {
+        return exit::report(&counterfoil_store::cluster::reexec::main(arguments).into()).into();
+    }
+    let cli = args::Cli::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(&error.into()).into(),
+    };
+    let exit = runtime.block_on(cli.run()).unwrap_or_else(|error| exit::report(&error));
+    // A step that is still in flight belongs to whoever claims it next; nobody waits for it here.
+    runtime.shutdown_background();
+    exit.into()
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

@@ -1,0 +1,154 @@
+//! Data, to the standard output: a table for people, or the API's own JSON, one document a command.
+
+use std::io::Write as _;
+
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::timeline::mark;
+
+/// How data is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// Prints a command's data.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    format: Format,
+}
+
+/// One column of a list, or one line of a record: its title, and where in the JSON its value is.
+pub(crate) struct Column {
+    title: &'static str,
+    pointer: &'static str,
+    form: Form,
+}
+
+enum Form {
+    Plain,
+    /// The beginning of a digest says which one it is.
+    Digest,
+    /// A state, with the sign of its kind.
+    State,
+}
+
+impl Column {
+    pub(crate) const fn plain(title: &'static str, pointer: &'static str) -> Self {
+        Self { title, pointer, form: Form::Plain }
+    }
+
+    pub(crate) const fn digest(title: &'static str, pointer: &'static str) -> Self {
+        Self { title, pointer, form: Form::Digest }
+    }
+
+    pub(crate) const fn state(title: &'static str, pointer: &'static str) -> Self {
+        Self { title, pointer, form: Form::State }
+    }
+
+    fn cell(&self, item: &Value) -> String {
+        const DIGEST_SIGNS_LEN: usize = 12;
+        let text = item.pointer(self.pointer).map(plain).unwrap_or_default();
+        match self.form {
+            Form::Plain => text,
+            Form::Digest => text.chars().take(DIGEST_SIGNS_LEN).collect(),
+            Form::State => format!("{} {text}", mark(&text)),
+        }
+    }
+}
+
+impl Output {
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// Prints a JSON document.
+    pub(crate) fn json(self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(value)?;
+        write(&text)
+    }
+
+    /// Prints `value`, or for people what `text` says of it.
+    pub(crate) fn show(self, value: &Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        match self.format {
+            Format::Json => self.json(value),
+            Format::Table => write(&text()),
+        }
+    }
+
+    /// Prints a page of a list; says on the standard error how to see more.
+    pub(crate) fn list(self, page: &Value, columns: &[Column]) -> anyhow::Result<()> {
+        self.show(page, || {
+            let items = page["items"].as_array().map_or(&[][..], Vec::as_slice);
+            table(columns, items)
+        })?;
+        if let Some(cursor) = page["next"].as_str() {
+            anstream::eprintln!("there are more: --after {cursor}");
+        }
+        Ok(())
+    }
+
+    /// Prints one record, a line for each of its values that it has.
+    pub(crate) fn record(self, record: &Value, lines: &[Column]) -> anyhow::Result<()> {
+        self.show(record, || fields(record, lines))
+    }
+}
+
+/// One line for each value that is there, titles before values.
+pub(crate) fn fields(record: &Value, lines: &[Column]) -> String {
+    let width = lines.iter().map(|line| line.title.len()).max().unwrap_or_default();
+    let filled =
+        lines.iter().map(|line| (line.title, line.cell(record))).filter(|(_, cell)| !cell.trim().is_empty());
+    let lines: Vec<String> = filled
+        .map(|(title, cell)| format!("{title:width$}  {}", cell.replace('\n', &format!("\n{:width$}  ", ""))))
+        .collect();
+    lines.join("\n")
+}
+
+/// A line for each item, under the titles.
+pub(crate) fn table(columns: &[Column], items: &[Value]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(columns.iter().map(|column| column.title.to_uppercase()));
+    for item in items {
+        table.add_row(columns.iter().map(|column| column.cell(item)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+/// A value in one line, without quotes around a text.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Prints a text and the end of its line.
+pub(crate) fn write(text: &str) -> anyhow::Result<()> {
+    let mut stdout = anstream::stdout();
+    if text.is_empty() {
+        return Ok(());
+    }
+    writeln!(stdout, "{text}")?;
+    stdout.flush()?;
+    Ok(())
+}

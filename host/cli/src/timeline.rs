@@ -1,0 +1,247 @@
+//! A run's timeline in the terminal: attempts one after the other, effects nested with their receipts.
+//!
+//! A state is told by its word, its sign and its colour, so that any one of them may be missing.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// As much of the API's timeline as is printed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Timeline {
+    pub(crate) run: Run,
+    duration_ms: u64,
+    pub(crate) entries: Vec<Entry>,
+    audit: Vec<Audit>,
+}
+
+/// The run itself.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) id: String,
+    pub(crate) workflow: String,
+    version: u32,
+    pub(crate) state: String,
+    record: Option<String>,
+    trigger: String,
+    admitted_at: DateTime<Utc>,
+    output: Option<Value>,
+    error: Option<Fault>,
+}
+
+/// A step.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) node: String,
+    iteration: Vec<u32>,
+    kind: String,
+    block: Option<String>,
+    pub(crate) state: String,
+    pub(crate) attempt: u32,
+    queued_at: DateTime<Utc>,
+    choice: Option<String>,
+    error: Option<Fault>,
+    logs: Vec<Log>,
+    spans: Vec<Span>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Log {
+    level: String,
+    message: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Span {
+    phase: String,
+    attempt: u32,
+    ms: u64,
+    ended: Option<String>,
+}
+
+/// An effect.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Effect {
+    pub(crate) id: String,
+    safety: String,
+    pub(crate) state: String,
+    summary: String,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Fault {
+    code: String,
+    message: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Audit {
+    at: DateTime<Utc>,
+    actor: Value,
+    action: String,
+}
+
+/// The sign of a state of a run, a step or a receipt.
+pub(crate) fn mark(state: &str) -> &'static str {
+    look(state).0
+}
+
+fn look(state: &str) -> (&'static str, AnsiColor) {
+    match state {
+        "succeeded" | "committed" | "verified" => ("✓", AnsiColor::Green),
+        "failed" | "rejected" => ("✗", AnsiColor::Red),
+        "cancelled" | "abandoned" | "compensated" => ("⊘", AnsiColor::BrightBlack),
+        "blocked" => ("■", AnsiColor::Yellow),
+        "unknown" => ("?", AnsiColor::Yellow),
+        "running" | "dispatched" => ("▶", AnsiColor::Cyan),
+        "skipped" => ("–", AnsiColor::BrightBlack),
+        _ if state.starts_with("waiting") => ("◷", AnsiColor::Blue),
+        _ => ("·", AnsiColor::BrightBlack),
+    }
+}
+
+fn coloured(state: &str) -> String {
+    let (sign, colour) = look(state);
+    let style = colour.on_default();
+    format!("{style}{sign} {}{style:#}", state.replace('_', " "))
+}
+
+/// Milliseconds as a person says them.
+pub(crate) fn spoken(ms: u64) -> String {
+    const SECOND: u64 = 1_000;
+    const MINUTE: u64 = 60 * SECOND;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    match ms {
+        ..SECOND => format!("{ms} ms"),
+        ..MINUTE => format!("{}.{} s", ms / SECOND, ms % SECOND / 100),
+        ..HOUR => format!("{} min {} s", ms / MINUTE, ms % MINUTE / SECOND),
+        ..DAY => format!("{} h {} min", ms / HOUR, ms % HOUR / MINUTE),
+        _ => format!("{} d {} h", ms / DAY, ms % DAY / HOUR),
+    }
+}
+
+const DIM: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+
+impl Timeline {
+    /// All of it, in lines, with colours.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a text cannot fail.
+        let _ = self.write(&mut text);
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let run = &self.run;
+        let about = run.record.as_ref().map_or_else(String::new, |record| format!(" · about {record}"));
+        let by = if run.trigger == "event" { "an event" } else { "a call" };
+        let workflow = format!("{BOLD}{} v{}{BOLD:#}", run.workflow, run.version);
+        writeln!(out, "{}  {workflow}  {}  {}", run.id, coloured(&run.state), spoken(self.duration_ms))?;
+        let begun = run.admitted_at.format("%Y-%m-%d %H:%M:%S UTC");
+        writeln!(out, "{DIM}started by {by}{about} · {begun}{DIM:#}\n")?;
+
+        let width = self.entries.iter().map(|entry| entry.name().chars().count()).max().unwrap_or_default();
+        for entry in &self.entries {
+            entry.write(out, width, run.admitted_at)?;
+        }
+        for audit in &self.audit {
+            let actor = audit.actor.as_str().map_or_else(|| audit.actor.to_string(), Into::into);
+            writeln!(out, "{} {DIM}{actor}: {}{DIM:#}", offset(audit.at, run.admitted_at), audit.action)?;
+        }
+        if let Some(output) = run.output.as_ref().filter(|output| !output.is_null()) {
+            writeln!(out, "\noutput  {output}")?;
+        }
+        if let Some(error) = &run.error {
+            writeln!(out, "\nerror   {}", error.line())?;
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// The node, and in which iteration.
+    pub(crate) fn name(&self) -> String {
+        self.iteration.iter().fold(self.node.clone(), |name, index| format!("{name}[{index}]"))
+    }
+
+    fn write(&self, out: &mut String, width: usize, begun: DateTime<Utc>) -> std::fmt::Result {
+        const INDENT: &str = "          ";
+        let name = self.name();
+        let pad = width.saturating_sub(name.chars().count());
+        let what = self.block.as_ref().map_or_else(|| self.kind.clone(), |block| format!("block {block}"));
+        let choice = self.choice.as_ref().map_or_else(String::new, |choice| format!(" → {choice}"));
+        writeln!(
+            out,
+            "{} {BOLD}{name}{BOLD:#}{:pad$}  {}  {DIM}{what}{choice}{DIM:#}",
+            offset(self.queued_at, begun),
+            "",
+            coloured(&self.state),
+        )?;
+        let spans: Vec<String> =
+            self.spans.iter().map(|span| span.text(self.spans_tell_attempts())).collect();
+        if !spans.is_empty() {
+            writeln!(out, "{INDENT}{DIM}{}{DIM:#}", spans.join(" · "))?;
+        }
+        for effect in &self.effects {
+            let Effect { id, safety, state, summary, reason } = effect;
+            writeln!(out, "{INDENT}└ {}  {summary}  {DIM}{safety}{DIM:#}  {id}", coloured(state))?;
+            if let Some(reason) = reason {
+                writeln!(out, "{INDENT}  {DIM}{reason}{DIM:#}")?;
+            }
+        }
+        for log in &self.logs {
+            writeln!(out, "{INDENT}{DIM}{}: {}{DIM:#}", log.level, log.message)?;
+        }
+        if let Some(error) = &self.error {
+            writeln!(out, "{INDENT}{}", error.line())?;
+        }
+        Ok(())
+    }
+
+    fn spans_tell_attempts(&self) -> bool {
+        self.attempt > 1
+    }
+}
+
+impl Span {
+    fn text(&self, with_attempt: bool) -> String {
+        let attempt = if with_attempt && self.phase == "running" {
+            format!("attempt {} ", self.attempt)
+        } else {
+            String::new()
+        };
+        let ended = match self.ended.as_deref() {
+            None | Some("settled") => "",
+            Some("lost") => ", host lost",
+            Some("handed_back") => ", handed back",
+            Some("retry") => ", to be tried again",
+            Some("blocked") => ", outcome unknown",
+            Some(_) => ", ended",
+        };
+        format!("{attempt}{} {}{ended}", self.phase, spoken(self.ms))
+    }
+}
+
+impl Fault {
+    fn line(&self) -> String {
+        let red = AnsiColor::Red.on_default();
+        format!("{red}{}{red:#} {}", self.code, self.message)
+    }
+}
+
+/// Since the beginning of the run, in seconds.
+fn offset(at: DateTime<Utc>, begun: DateTime<Utc>) -> String {
+    let ms = (at - begun).num_milliseconds().max(0);
+    format!("{DIM}{:>+9}{DIM:#}", format!("+{}.{:03}", ms / 1_000, ms % 1_000))
+}
+
+#[cfg(test)]
+mod tests;

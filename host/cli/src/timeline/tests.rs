@@ -1,0 +1,52 @@
+use serde_json::json;
+
+use super::*;
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+#[test]
+fn a_timeline_tells_what_happened_in_order() {
+    let effect = json!({
+        "id": "eff_1", "run": "run_1", "workflow": "speed-to-lead", "node": "charge", "iteration": [], "slot": "charge",
+        "dispatch_number": 0, "position": 0, "attempt": 1, "kind": "http", "safety": "at-most-once",
+        "connection": "payments", "state": "unknown", "summary": "POST http://127.0.0.1:9/charges",
+        "reason": "its host was lost", "prepared_at": "2026-01-02T03:04:06Z", "dispatched_at": null,
+        "answered_at": null, "absence_known_at": null,
+    });
+    let span = |phase: &str, ms: u64, ended: Option<&str>| json!({ "phase": phase, "attempt": 1, "from": "2026-01-02T03:04:05Z", "to": null, "ms": ms, "ended": ended, "error": null });
+    let entry = |node: &str, state: &str, queued_at: &str, spans: Vec<Value>, effects: Vec<Value>| {
+        json!({
+            "step": "stp_1", "node": node, "iteration": [], "kind": "block", "block": format!("{node}-it"), "digest": null,
+            "state": state, "attempt": 1, "losses": 1, "queued_at": queued_at, "started_at": null, "ended_at": null,
+            "due_at": null, "choice": null, "output": null, "error": null,
+            "logs": [{ "level": "info", "message": "hello" }], "spans": spans, "effects": effects,
+        })
+    };
+    let value = json!({
+        "run": {
+            "id": "run_1", "workflow": "speed-to-lead", "version": 2, "state": "blocked", "record": "lead-7",
+            "trigger": "event", "admitted_at": "2026-01-02T03:04:05Z", "ended_at": null, "output": null, "error": null,
+        },
+        "now": "2026-01-02T03:04:15Z", "duration_ms": 75_300,
+        "entries": [
+            entry("enrich", "succeeded", "2026-01-02T03:04:05Z", vec![span("queued", 2, None), span("running", 17, Some("settled"))], vec![]),
+            entry("charge", "blocked", "2026-01-02T03:04:05.019Z", vec![
+                span("running", 900, Some("lost")), span("running", 4, Some("blocked")), span("blocked", 60_000, None),
+            ], vec![effect]),
+        ],
+        "gaps": [],
+        "audit": [{ "at": "2026-01-02T03:05:05Z", "actor": "key_1", "action": "run.resume", "detail": {} }],
+    });
+    let timeline = Timeline::deserialize(&value).expect("a timeline");
+    insta::assert_snapshot!(plain(&timeline.text()), @"");
+}
+
+#[test]
+fn time_is_said_in_two_units() {
+    let cases = [(0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (59_999, "59.9 s"), (61_000, "1 min 1 s")];
+    for (ms, expected) in cases.into_iter().chain([(3_600_000, "1 h 0 min"), (90_000_000, "1 d 1 h")]) {
+        assert_eq!(spoken(ms), expected);
+    }
+}

@@ -1,0 +1,179 @@
+//! Where the rooms meet: the real ports, the loops and the server of one host.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use chrono::Utc;
+use counterfoil_domain::id::HostId;
+use counterfoil_domain::key::{ApiKey, Pepper};
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::Faults;
+use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::{Guard, GuardConfig};
+use counterfoil_engine::{Engine, EngineConfig};
+use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_store::Store;
+use counterfoil_web::{LoginLinks, WebState};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use uuid::Uuid;
+
+use crate::config::{Config, ServerConfig};
+use crate::exit::{Exit, Failure};
+
+/// One host: it serves nobody and runs nothing until [`Host::run`].
+pub(crate) struct Host {
+    store: Store,
+    engine: Engine,
+    web: WebState,
+    listener: TcpListener,
+    url: Url,
+}
+
+/// Takes the port, before anything is started that takes longer.
+pub(crate) async fn bind(config: &ServerConfig) -> anyhow::Result<TcpListener> {
+    let listen = config.listen;
+    TcpListener::bind(listen).await.map_err(|error| {
+        Failure::new(Exit::Error, format!("cannot listen on {listen}: {error}"))
+            .next("the same command with --listen 127.0.0.1:0, which takes a free port")
+            .into()
+    })
+}
+
+/// Is cancelled at the first SIGINT or SIGTERM; the second ends the process where it stands, which is safe anywhere.
+pub(crate) fn told_to_stop() -> anyhow::Result<CancellationToken> {
+    /// What a shell gives for a process that SIGINT ended.
+    const INTERRUPTED: i32 = 130;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        for is_first in [true, false] {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if is_first {
+                tracing::info!("stopping: no new work is begun, and what is under way may end");
+                told.cancel();
+            }
+        }
+        std::process::exit(INTERRUPTED);
+    });
+    Ok(stop)
+}
+
+impl Host {
+    /// Builds every part.
+    ///
+    /// # Errors
+    /// This machine cannot hold such a host.
+    pub(crate) async fn new(
+        config: &Config,
+        store: Store,
+        pepper: Pepper,
+        faults: Arc<dyn Faults>,
+        listener: TcpListener,
+    ) -> anyhow::Result<Self> {
+        if !config.effects.receipts {
+            tracing::error!("calls are made WITHOUT receipts, as a test asked: nothing here is at most once");
+        }
+        let client = Client::new(ClientConfig {
+            policy: config.effects.policy(),
+            name_servers: NameServers::System,
+            extra_roots: vec![],
+            // Where a crash point is armed, the crash shall fall between the first byte and the rest.
+            first_byte_alone: config.effects.crash_at.is_some(),
+        })?;
+        let guard = GuardConfig {
+            lease: config.engine.lease,
+            timeout: config.effects.timeout,
+            answer_wait: config.effects.answer_wait,
+            absence_margin: config.effects.absence_margin,
+            receipts: config.effects.receipts,
+        };
+        let guard = Arc::new(Guard::new(store.clone(), client, guard, Arc::clone(&faults)));
+        let sandbox = SandboxConfig {
+            cache_dir: config.data.blocks_dir(),
+            allocation: Allocation::Pooled,
+            slots: config.engine.in_flight_max,
+            limits: StepLimits::DEFAULT,
+        };
+        let sandbox = Arc::new(Sandbox::new(sandbox, Arc::clone(&guard) as _)?);
+        let engine = EngineConfig {
+            host: HostId(Uuid::now_v7()),
+            lease: config.engine.lease,
+            renew_every: config.engine.renew,
+            in_flight_max: config.engine.in_flight_max,
+            poll_every: config.engine.poll,
+            drain_for: config.engine.drain,
+            limits: StepLimits::DEFAULT,
+        };
+        let engine = Engine::new(store.clone(), guard, Arc::clone(&sandbox) as _, faults, engine);
+        let web = WebState {
+            store: store.clone(),
+            inspector: sandbox,
+            addresses: config.effects.policy(),
+            pepper,
+            clock: Utc::now,
+            random,
+            cookies_secure: config.server.cookies_secure,
+            login_links: LoginLinks::default(),
+        };
+        let url = format!("http://{}/", listener.local_addr()?).parse()?;
+        Ok(Self { store, engine, web, listener, url })
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// A path that signs a browser in as the holder of `key`, once.
+    pub(crate) fn login_link(&self, key: &ApiKey) -> anyhow::Result<String> {
+        let mut token = [0; 32];
+        getrandom::fill(&mut token)?;
+        Ok(self.web.login_links.open(key.prefix(), token, Utc::now()))
+    }
+
+    /// Serves and works until `stop`, and then until what is under way has ended.
+    ///
+    /// # Errors
+    /// A part ended by itself.
+    pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let Self { store, engine, web, listener, url } = self;
+        tracing::info!(%url, "serving");
+        let listening = CancellationToken::new();
+        let wakes = tokio::spawn({
+            let (store, listening) = (store, listening.clone());
+            async move { store.listen(listening).await }
+        });
+        let mut working = tokio::spawn({
+            let stop = stop.clone();
+            async move { engine.run(stop).await }
+        });
+        let mut serving = tokio::spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
+        // Neither ends before it is told to, unless it is broken; then the other is told.
+        let (worked, served) = tokio::select! {
+            worked = &mut working => { stop.cancel(); (worked, serving.await) }
+            served = &mut serving => { stop.cancel(); (working.await, served) }
+        };
+        listening.cancel();
+        wakes.await.context("the wake-ups broke off")?;
+        worked.context("the engine broke off")?;
+        served.context("the server broke off")?.context("the server ended")?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// Fills the slice with random bytes, fit for secrets.
+///
+/// # Panics
+/// If the operating system has none, which it has from boot on; without them no secret can be made.
+fn random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system has random bytes");
+}

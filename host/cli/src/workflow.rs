@@ -1,0 +1,130 @@
+//! `counterfoil workflow`: definitions, their versions, and which of them is active.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::api::{Api, Body, Refusal};
+use crate::args::Global;
+use crate::exit::Exit;
+use crate::input;
+use crate::output::{Column, Output};
+
+mod check;
+
+/// What to do with workflows.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check a definition without a host; which blocks exist is checked when it is pushed.
+    Check {
+        /// The definition, in YAML or JSON.
+        file: PathBuf,
+    },
+    /// Save a definition as a new version of its workflow.
+    Push {
+        /// The definition, in YAML or JSON.
+        file: PathBuf,
+        /// Activate the version at once.
+        #[arg(long)]
+        activate: bool,
+    },
+    /// Let a version start the runs from now on. Runs that have begun keep theirs.
+    Activate {
+        /// The workflow.
+        name: String,
+        /// Which version [default: the newest].
+        #[arg(long)]
+        version: Option<u32>,
+    },
+    /// All workflows.
+    List {
+        #[command(flatten)]
+        page: crate::args::Page,
+    },
+    /// A workflow and its versions.
+    Show {
+        /// The workflow.
+        name: String,
+    },
+}
+
+const COLUMNS: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::plain("active", "/active"),
+    Column::plain("newest", "/newest"),
+    Column::plain("paused", "/paused"),
+    Column::plain("id", "/id"),
+];
+
+const SAVED: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::plain("version", "/version"),
+    Column::plain("id", "/version_id"),
+    Column::plain("unchanged", "/unchanged"),
+    Column::plain("active", "/active"),
+];
+
+pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    match command {
+        Command::Check { file } => return check::check(&file, output),
+        Command::Push { file, activate } => push(&Api::new(global)?, &file, activate, output).await?,
+        Command::Activate { name, version } => {
+            let answer = activate(&Api::new(global)?, &name, version).await?;
+            output.record(&answer, SAVED)?;
+        }
+        Command::List { page } => {
+            output.list(&Api::new(global)?.get(&["workflows"], &page.query()).await?, COLUMNS)?;
+        }
+        Command::Show { name } => {
+            let workflow = Api::new(global)?.get(&["workflows", &name], &[]).await?;
+            output.show(&workflow, || show(&workflow))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+async fn push(api: &Api, file: &Path, activate: bool, output: Output) -> anyhow::Result<()> {
+    let text = input::read_file(file)?;
+    let name = check::name(file, &text)?;
+    let content_type =
+        if text.trim_start().starts_with('{') { "application/json" } else { "application/yaml" };
+    let body = Body::new(content_type, text.clone());
+    let mut answer = match api.call("PUT", &["workflows", &name], &[], body).await {
+        Ok(answer) => answer,
+        Err(Refusal::Problem(problem, _)) if problem.code == "definition_invalid" => {
+            return Err(check::refused(file, &text, &problem.errors).into());
+        }
+        Err(refusal) => return Err(refusal.into()),
+    };
+    if activate {
+        let version = answer["version"].as_u64().and_then(|version| u32::try_from(version).ok());
+        let active = self::activate(api, &name, version).await?;
+        answer["active"] = active["version"].clone();
+    }
+    output.record(&answer, SAVED)?;
+    if answer["active"] != answer["version"] {
+        anstream::eprintln!("next: counterfoil workflow activate {name}");
+    }
+    Ok(())
+}
+
+async fn activate(api: &Api, name: &str, version: Option<u32>) -> anyhow::Result<Value> {
+    let body = version.map_or_else(|| json!({}), |version| json!({ "version": version }));
+    Ok(api.post(&["workflows", name, "activate"], Body::json(&body)).await?)
+}
+
+fn show(workflow: &Value) -> String {
+    let mut text = crate::output::fields(workflow, COLUMNS);
+    for version in workflow["versions"].as_array().into_iter().flatten() {
+        let active = if version["version"] == workflow["active"] { "  active" } else { "" };
+        let plain = crate::output::plain;
+        text.push_str(&format!(
+            "\n  v{}  {}  {}{active}",
+            plain(&version["version"]),
+            plain(&version["created_at"]),
+            plain(&version["version_id"])
+        ));
+    }
+    text
+}

@@ -1,0 +1,239 @@
+//! A `counterfoil dev` of its own, and the commands that find it by its data directory.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, ensure};
+use counterfoil_testkit::provider::{Act, Provider, ProviderConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::program::{Said, counterfoil, run};
+
+struct Dev {
+    home: TempDir,
+    data: PathBuf,
+    child: Child,
+    banner: Value,
+}
+
+impl Dev {
+    fn start() -> anyhow::Result<Self> {
+        let home = tempfile::tempdir()?;
+        // As root, Postgres runs as another user, who must come to its data.
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755))?;
+        let data = home.path().join("data");
+        fs::DirBuilder::new().mode(0o755).create(&data)?;
+        let (child, banner) = launch(home.path(), &data)?;
+        Ok(Self { home, data, child, banner })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = counterfoil(self.home.path());
+        command.arg("--data-dir").arg(&self.data).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        run(&mut self.command(args))
+    }
+
+    fn write(&self, name: &str, content: &Value) -> anyhow::Result<()> {
+        Ok(fs::write(self.home.path().join(name), content.to_string())?)
+    }
+
+    /// Asks it to stop, and waits until it has.
+    fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // A test that fails leaves it running.
+        let _ = self.stop();
+    }
+}
+
+fn launch(home: &Path, data: &Path) -> anyhow::Result<(Child, Value)> {
+    let log = fs::File::create(home.join("dev.log"))?;
+    let mut child = counterfoil(home)
+        .args(["-o", "json", "dev", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data)
+        .env("COUNTERFOIL__LOG__FILTER", "warn")
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()?;
+    let stdout = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut text = String::new();
+    for line in stdout.lines() {
+        text.push_str(&line?);
+        if let Ok(banner) = serde_json::from_str(&text) {
+            return Ok((child, banner));
+        }
+    }
+    let status = child.wait()?;
+    let log = fs::read_to_string(home.join("dev.log"))?;
+    anyhow::bail!("dev ended with {status} before it was ready: {text}{log}")
+}
+
+/// The names in a document, and in the first item of each list in it.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), shape(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        Value::Array(items) => items.iter().take(1).map(shape).collect(),
+        _ => Value::Null,
+    }
+}
+
+#[test]
+fn dev_leaves_a_key_that_the_other_commands_find() -> anyhow::Result<()> {
+    let mut dev = Dev::start()?;
+    let key = dev.banner["key"].as_str().context("a new key is shown")?.to_owned();
+    assert_eq!(fs::metadata(dev.data.join("dev.json"))?.permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(dev.data.join("pepper"))?.permissions().mode() & 0o777, 0o600);
+
+    let created = dev.run(&["-o", "json", "key", "create", "--scope", "viewer", "--label", "a test"]).json();
+    let viewer = created["key"].as_str().context("shown once")?;
+    let id = created["id"].as_str().context("it has an id")?;
+    let forbidden = dev.run(&["run", "start", "a", "--key", viewer]);
+    assert_eq!((forbidden.code, forbidden.stdout.as_str()), (Some(6), ""), "{}", forbidden.stderr);
+    assert!(forbidden.stderr.contains("(forbidden)"), "{}", forbidden.stderr);
+    assert_eq!(dev.run(&["run", "list", "--key", viewer]).code, Some(0));
+    assert_eq!(dev.run(&["key", "revoke", id]).stdout, format!("{id} is revoked\n"));
+    let revoked = dev.run(&["run", "list", "--key", viewer]);
+    assert_eq!(revoked.code, Some(1));
+    assert!(revoked.stderr.contains("(unauthenticated)"), "{}", revoked.stderr);
+
+    // Another tenant, made in the database of the host that runs, sees nothing of this one.
+    let tenant = dev.run(&["-o", "json", "tenant", "create", "acme"]).json();
+    let theirs = tenant["key"].as_str().context("shown once")?;
+    let keys = dev.run(&["-o", "json", "key", "list", "--key", theirs]).json();
+    assert_eq!(keys["items"].as_array().map(Vec::len), Some(1), "{keys}");
+    assert_eq!(dev.run(&["tenant", "create", "acme"]).code, Some(6));
+
+    // The host that comes next on this directory knows the key still.
+    assert_eq!(dev.stop()?.code(), Some(0), "a host that is told to stop ends well");
+    let (child, banner) = launch(dev.home.path(), &dev.data)?;
+    dev.child = child;
+    assert_eq!(banner["key"], Value::Null);
+    assert_eq!(dev.run(&["run", "list", "--key", &key]).code, Some(0));
+    Ok(())
+}
+
+const STEPS: [(&str, &str, i32); 3] = [
+    ("ends", r#"{ "set": { "done": true } }"#, 0),
+    ("fails", r#"{ "stop": { "outcome": "failed", "message": "no" } }"#, 3),
+    ("waits", r#"{ "delay": "1h" }"#, 5),
+];
+
+#[test]
+fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
+    let dev = Dev::start()?;
+    for (name, step, code) in STEPS {
+        let step: Value = serde_json::from_str(step)?;
+        dev.write("workflow.json", &json!({ "name": name, "steps": [ { "only": step } ] }))?;
+        let saved = dev.run(&["-o", "json", "workflow", "push", "workflow.json", "--activate"]);
+        assert_eq!((saved.code, &saved.json()["active"]), (Some(0), &json!(1)), "{}", saved.stderr);
+        let said = dev.run(&["-o", "json", "run", "start", name, "--wait", "--timeout", "3s"]);
+        assert_eq!(said.code, Some(code), "{name}: {said:?}");
+        let run = said.json()["run"]["id"].as_str().context("an id")?.to_owned();
+        let shown = dev.run(&["run", "show", &run]);
+        assert_eq!(shown.code, Some(0));
+        assert!(shown.stdout.starts_with(&format!("{run}  {name} v1  ")), "{}", shown.stdout);
+        if code == 5 {
+            assert_eq!(dev.run(&["-o", "json", "run", "cancel", &run]).json()["state"], "cancelled");
+            assert_eq!(dev.run(&["run", "watch", &run]).code, Some(3));
+            assert_eq!(dev.run(&["run", "cancel", &run]).code, Some(6), "it has ended");
+        }
+    }
+    let missing = dev.run(&["run", "start", "nothing"]);
+    assert_eq!(missing.code, Some(1), "{}", missing.stderr);
+    dev.write("workflow.json", &json!({ "name": "idle", "steps": [ { "only": { "set": 1 } } ] }))?;
+    assert_eq!(dev.run(&["workflow", "push", "workflow.json"]).code, Some(0));
+    let idle = dev.run(&["run", "start", "idle"]);
+    assert_eq!(idle.code, Some(6));
+    assert!(idle.stderr.ends_with("next: counterfoil workflow activate NAME\n"), "{}", idle.stderr);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_effect_is_found_resolved_and_gone_on_from() -> anyhow::Result<()> {
+    let provider = Provider::start(ProviderConfig::default()).await?;
+    provider.script("/charges", Act::dropped());
+    let url = provider.url();
+    tokio::task::spawn_blocking(move || resolve(&url)).await??;
+    let calls = provider.calls();
+    ensure!(calls.len() == 1, "the call was made once: {calls:?}");
+    Ok(())
+}
+
+fn resolve(provider: &str) -> anyhow::Result<()> {
+    let dev = Dev::start()?;
+    assert_eq!(dev.run(&["connection", "set", "payments", "--base-url", provider]).code, Some(0));
+    let call =
+        json!({ "connection": "payments", "method": "POST", "url": "/charges", "body": { "cents": 7 } });
+    dev.write("charge.json", &json!({
+        "name": "charge", "triggers": [{ "event": "shop.order.placed" }], "steps": [{ "pay": { "http": call } }],
+    }))?;
+    assert_eq!(dev.run(&["workflow", "push", "charge.json", "--activate"]).code, Some(0));
+
+    let outcomes =
+        dev.run(&["-o", "json", "event", "send", "shop.order.placed", "--wait", "--timeout", "30s"]).json();
+    let run = outcomes["outcomes"][0]["run"].as_str().context("it starts a run")?;
+    let blocked = dev.run(&["run", "watch", run, "--timeout", "30s"]);
+    assert_eq!(blocked.code, Some(4), "{blocked:?}");
+
+    let effects = dev.run(&["-o", "json", "effect", "list", "--state", "unknown"]).json();
+    let effect = effects["items"][0]["id"].as_str().context("it is listed")?;
+    assert!(
+        blocked.stderr.ends_with(&format!("next: counterfoil effect show {effect}\n")),
+        "{}",
+        blocked.stderr
+    );
+    let shown = dev.run(&["effect", "show", effect]);
+    let advice = format!("\nfind out what happened, then: counterfoil effect resolve {effect}\n");
+    assert!(shown.stdout.contains(&advice), "{}", shown.stdout);
+
+    let resolution = [
+        "effect",
+        "resolve",
+        effect,
+        "--outcome",
+        "verified",
+        "--evidence",
+        "the log",
+        "--body",
+        "{\"id\":1}",
+    ];
+    let dry = dev.run(&[&resolution[..], &["--dry-run"]].concat());
+    assert!(dry.stdout.starts_with(&format!("{effect} would be verified\n")), "{dry:?}");
+    assert_eq!(dev.run(&["run", "watch", run]).code, Some(4), "nothing has changed");
+    let early = ["effect", "resolve", effect, "--outcome", "abandoned", "--evidence", "the log"];
+    assert_eq!(dev.run(&early).code, Some(6), "the request may still arrive");
+
+    let left = dev.run(&[&resolution[..], &["--no-resume"]].concat());
+    assert!(left.stderr.ends_with(&format!("next: counterfoil run resume {run}\n")), "{left:?}");
+    assert_eq!(dev.run(&["run", "resume", run]).stdout, format!("a step of {run} goes on\n"));
+    assert_eq!(dev.run(&["run", "watch", run, "--timeout", "30s"]).code, Some(0));
+    assert_eq!(dev.run(&resolution).code, Some(6), "it is unknown no more");
+
+    let mut shapes = serde_json::Map::new();
+    for command in ["run list", "effect list", "workflow list", "connection list", "block list", "key list"] {
+        let said = dev.run(&[&["-o", "json"][..], &command.split(' ').collect::<Vec<_>>()].concat());
+        assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{command}");
+        shapes.insert(command.to_owned(), shape(&said.json()));
+    }
+    insta::assert_snapshot!(serde_json::to_string_pretty(&shapes)?, @"");
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The real program, from its command line to its exit code.
+
+mod configuration;
+mod definition;
+mod host;
+mod program;
+mod usage;
