@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::error::Row;
 use crate::run::Trigger;
 use crate::settle::{NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::Exact;
 use crate::{Store, StoreError};
 
@@ -82,18 +82,18 @@ impl Store {
         }
         let before = before(&mut tx, admission).await?;
         if before.admitted.is_some() {
-            return Ok(before.admitted);
+            return undo(tx, before.admitted).await;
         }
         if let Some((code, detail)) = refusal(admission, &before) {
             if let Trigger::Event { event, .. } = admission.trigger {
                 let Admission { tenant, workflow, version, .. } = *admission;
                 insert_refusal(&mut tx, tenant, event, workflow, version, code, &detail).await?;
-                tx.commit().await?;
             }
+            tx.commit().await?;
             return Ok(Some(Admitted::Refused { code, detail }));
         }
         if !insert(&mut tx, admission).await? {
-            return Ok(None);
+            return undo(tx, None).await;
         }
         let Admission { tenant, run, inline, .. } = admission;
         insert_inline(&mut tx, *tenant, *run, run.0.into(), inline).await?;

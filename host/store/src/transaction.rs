@@ -17,3 +17,10 @@ pub(crate) async fn begin(pool: &PgPool) -> Result<Tx, StoreError> {
     let begun = tokio::spawn(async move { pool.begin().await });
     Ok(begun.await.map_err(|_| StoreError::TaskLost)??)
 }
+
+/// Rolls back, and passes the verdict on. A transaction that is only dropped holds its locks until its connection is
+/// back in the pool, and a claim passes over what is locked.
+pub(crate) async fn undo<T>(tx: Tx, verdict: T) -> Result<T, StoreError> {
+    tx.rollback().await?;
+    Ok(verdict)
+}

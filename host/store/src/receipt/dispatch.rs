@@ -11,7 +11,7 @@ use super::{Dispatch, DispatchVerdict, apply};
 use crate::error::Row;
 use crate::settle::{OwnWrite, Swap, Written, write};
 use crate::step::Fence;
-use crate::transaction::begin;
+use crate::transaction::{begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
@@ -42,27 +42,28 @@ impl Store {
     async fn dispatch_after_others(&self, dispatch: &Dispatch<'_>) -> Result<DispatchVerdict, StoreError> {
         let mut tx = begin(self.pool()).await?;
         if !hold_for_dispatch(&mut tx, dispatch.fence).await? {
-            return Ok(DispatchVerdict::Stale);
+            return undo(tx, DispatchVerdict::Stale).await;
         }
         for own in dispatch.writes {
             match write(&mut tx, dispatch.fence, own).await? {
                 Written::Done => {}
-                Written::Moved => return Ok(DispatchVerdict::Moved),
-                Written::Exists => return Ok(DispatchVerdict::Rerun),
+                Written::Moved => return undo(tx, DispatchVerdict::Moved).await,
+                Written::Exists => return undo(tx, DispatchVerdict::Rerun).await,
             }
         }
         for transition in dispatch.lose {
             if let Swap::Lost { .. } = apply(&mut tx, transition).await? {
-                return Ok(DispatchVerdict::Moved);
+                return undo(tx, DispatchVerdict::Moved).await;
             }
         }
         if slot(&mut tx, dispatch.receipt).await? != expected(dispatch) {
-            return Ok(DispatchVerdict::Moved);
+            return undo(tx, DispatchVerdict::Moved).await;
         }
         let verdict = send_or_say_why(&mut tx, dispatch).await?;
-        if matches!(verdict, DispatchVerdict::Dispatched { .. }) {
-            tx.commit().await?;
+        if !matches!(verdict, DispatchVerdict::Dispatched { .. }) {
+            return undo(tx, verdict).await;
         }
+        tx.commit().await?;
         Ok(verdict)
     }
 

@@ -12,7 +12,7 @@ use crate::audit::audit;
 use crate::error::Row;
 use crate::settle::Swap;
 use crate::step::{hold_place, resume};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value;
 use crate::{Store, StoreError};
 
@@ -45,22 +45,22 @@ impl Store {
     ) -> Result<Resolved, StoreError> {
         let mut tx = begin(self.pool()).await?;
         let Some(seen) = find(&mut tx, tenant, id).await? else {
-            return Ok(Resolved::NotFound);
+            return undo(tx, Resolved::NotFound).await;
         };
         let open = hold_place(&mut tx, tenant, &seen.place).await?;
         hold_slot(&mut tx, tenant, id).await?;
         let Some(receipt) = find(&mut tx, tenant, id).await? else {
-            return Ok(Resolved::NotFound);
+            return undo(tx, Resolved::NotFound).await;
         };
         // Not now(): that stood still while the locks were waited for.
         let now = sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&mut *tx).await?;
         let transition = match decide(&receipt, now) {
             Ok(transition) => transition,
-            Err(refused) => return Ok(Resolved::Refused(refused)),
+            Err(refused) => return undo(tx, Resolved::Refused(refused)).await,
         };
         if let Swap::Lost { found } = apply(&mut tx, &transition).await? {
             let found = found.unwrap_or(transition.from());
-            return Ok(Resolved::Refused(Unresolvable::NotUnknown(found)));
+            return undo(tx, Resolved::Refused(Unresolvable::NotUnknown(found))).await;
         }
         verify_siblings(&mut tx, &receipt, &transition).await?;
         let detail = json!({ "to": transition.to(), "what": transition.what() });
@@ -84,7 +84,7 @@ impl Store {
                 .fetch_optional(&mut *tx)
                 .await?;
         if known.is_none() {
-            return Ok(Resumed::NotFound);
+            return undo(tx, Resumed::NotFound).await;
         }
         let steps = sqlx::query_scalar!(
             "SELECT id FROM open_steps WHERE tenant_id = $1 AND run_id = $2 AND wait = 'blocked'

@@ -7,7 +7,7 @@ use super::Cancelled;
 use crate::audit::audit;
 use crate::receipt::lose_dispatched;
 use crate::settle::{RunEnd, RunEndState};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::Exact;
 use crate::{Store, StoreError};
 
@@ -36,7 +36,8 @@ impl Store {
                 sqlx::query_scalar!("SELECT id FROM runs WHERE tenant_id = $1 AND id = $2", tenant.0, run.0,)
                     .fetch_optional(&mut *tx)
                     .await?;
-            return Ok(if ended.is_some() { Cancelled::AlreadyEnded } else { Cancelled::NotFound });
+            let verdict = if ended.is_some() { Cancelled::AlreadyEnded } else { Cancelled::NotFound };
+            return undo(tx, verdict).await;
         };
         let end = RunEnd { state: RunEndState::Cancelled, output: None, error: None };
         end_run(&mut tx, tenant, run, lineage.into(), &end, true).await?;

@@ -6,7 +6,7 @@ use counterfoil_domain::timeline::Ended;
 use super::{BlockVerdict, Blocking, Written, write};
 use crate::receipt::{apply, lose_all};
 use crate::step::{Leave, Wait, hold, leave};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value;
 use crate::{Store, StoreError};
 
@@ -20,13 +20,13 @@ impl Store {
         let mut tx = begin(self.pool()).await?;
         // The step first, then its receipts: whoever settles one does the same, so that one of the two sees the other.
         let Some(place) = hold(&mut tx, &blocking.fence).await? else {
-            return Ok(BlockVerdict::Lost);
+            return undo(tx, BlockVerdict::Lost).await;
         };
         for own in &blocking.writes {
             match write(&mut tx, &blocking.fence, own).await? {
                 Written::Done => {}
-                Written::Moved => return Ok(BlockVerdict::Lost),
-                Written::Exists => return Ok(BlockVerdict::Rerun),
+                Written::Moved => return undo(tx, BlockVerdict::Lost).await,
+                Written::Exists => return undo(tx, BlockVerdict::Rerun).await,
             }
         }
         for transition in &blocking.lose {

@@ -8,7 +8,7 @@ use super::{NewStep, OpenArrays, RunEndState, SettleVerdict, Settlement, Written
 use crate::receipt::lose_dispatched;
 use crate::run::{STEP_CANCELLED, end_run};
 use crate::step::{Claimed, Fence, Wait};
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
@@ -17,13 +17,13 @@ impl Store {
     pub async fn settle(&self, settlement: &Settlement) -> Result<SettleVerdict, StoreError> {
         let mut tx = begin(self.pool()).await?;
         let Some(open_steps) = hold_with_run(&mut tx, settlement).await? else {
-            return Ok(SettleVerdict::Lost);
+            return undo(tx, SettleVerdict::Lost).await;
         };
         for own in &settlement.writes {
             match write(&mut tx, &settlement.fence, own).await? {
                 Written::Done => {}
-                Written::Moved => return Ok(SettleVerdict::Lost),
-                Written::Exists => return Ok(SettleVerdict::Rerun),
+                Written::Moved => return undo(tx, SettleVerdict::Lost).await,
+                Written::Exists => return undo(tx, SettleVerdict::Rerun).await,
             }
         }
         if is_cancelled(settlement) {
@@ -31,7 +31,7 @@ impl Store {
             lose_dispatched(&mut tx, tenant, settlement.lineage, &own, STEP_CANCELLED).await?;
         }
         let Some(kept) = advance(&mut tx, settlement).await? else {
-            return Ok(SettleVerdict::Unanswered);
+            return undo(tx, SettleVerdict::Unanswered).await;
         };
         let (tenant, run) = (settlement.fence.tenant, settlement.run);
         insert_inline(&mut tx, tenant, run, settlement.lineage, &settlement.inline).await?;

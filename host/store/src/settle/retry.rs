@@ -5,7 +5,7 @@ use counterfoil_domain::timeline::Ended;
 use super::{RetryLater, RetryVerdict, Written, write};
 use crate::receipt::apply;
 use crate::step::{Leave, Wait, hold, leave};
-use crate::transaction::begin;
+use crate::transaction::{begin, undo};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -13,13 +13,13 @@ impl Store {
     pub async fn retry_later(&self, retry: &RetryLater) -> Result<RetryVerdict, StoreError> {
         let mut tx = begin(self.pool()).await?;
         if hold(&mut tx, &retry.fence).await?.is_none() {
-            return Ok(RetryVerdict::Lost);
+            return undo(tx, RetryVerdict::Lost).await;
         }
         for own in &retry.writes {
             match write(&mut tx, &retry.fence, own).await? {
                 Written::Done => {}
-                Written::Moved => return Ok(RetryVerdict::Lost),
-                Written::Exists => return Ok(RetryVerdict::Rerun),
+                Written::Moved => return undo(tx, RetryVerdict::Lost).await,
+                Written::Exists => return undo(tx, RetryVerdict::Rerun).await,
             }
         }
         for transition in &retry.lose {

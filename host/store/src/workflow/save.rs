@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Activated, NewVersion, Saved};
 use crate::audit::audit;
 use crate::error::Row;
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
@@ -47,12 +47,9 @@ impl Store {
         let row = Row { table: "workflow_versions", id: new.version };
         let newest_number = newest.as_ref().map_or(0, |newest| newest.number);
         if let Some(newest) = newest.filter(|newest| newest.definition_hash == new.definition_hash) {
-            return Ok(Saved {
-                workflow: workflow.into(),
-                version: newest.id.into(),
-                number: value::count(&row, "number", newest.number)?,
-                unchanged: true,
-            });
+            let number = value::count(&row, "number", newest.number)?;
+            let (workflow, version) = (workflow.into(), newest.id.into());
+            return undo(tx, Saved { workflow, version, number, unchanged: true }).await;
         }
         let number = newest_number + 1;
         sqlx::query!(
@@ -102,7 +99,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(found) = found else { return Ok(Activated::NotFound) };
+        let Some(found) = found else { return undo(tx, Activated::NotFound).await };
         sqlx::query!(
             "UPDATE workflows SET active_version_id = $3 WHERE tenant_id = $1 AND id = $2",
             tenant.0,

@@ -86,6 +86,27 @@ async fn a_record_starts_as_many_runs_as_its_trigger_allows() {
     assert_eq!(world.number("SELECT count(*) FROM deliveries").await, 3 * 5 * 16);
 }
 
+/// Such a run is never among the open ones, so that no unique key of theirs stands in its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_has_its_one_run_even_if_that_ends_at_once() {
+    let world = World::new().await;
+    for round in 0..10 {
+        let mut admissions = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let event = event(&world, None).await;
+            let admission = Admission {
+                open: vec![],
+                end: Some(run_end(RunEndState::Succeeded)),
+                ..by_event(&world, event, &format!("r-{round}"), Dedup::OncePerRecord)
+            };
+            let store = world.store.clone();
+            admissions.spawn(async move { store.admit(&admission).await.expect("answers") });
+        }
+        let admitted = admissions.join_all().await;
+        assert_eq!(started(&admitted), 1, "round {round}: {admitted:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_key_starts_one_run() {
     let world = World::new().await;

@@ -27,6 +27,41 @@ async fn of_two_dispatches_of_one_receipt_one_is_sent() {
     }
 }
 
+/// A settle looks for open receipts once: a dispatch that comes after it must find the step gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_for_a_step_that_is_being_settled() {
+    let world = World::new().await;
+    let (step, older) = world.dispatched().await;
+    for expected in [vec![], vec![(older.id, ReceiptState::Dispatched)]] {
+        let mut settle = world.pool.begin().await.expect("begins");
+        let gone = "UPDATE open_steps SET lease_id = gen_random_uuid()";
+        sqlx::query(gone).execute(&mut *settle).await.expect("takes the lease away");
+        let (store, fence) = (world.store.clone(), step.fence);
+        let next = numbered(&step, 0, u64::from(!expected.is_empty()), Safety::AtMostOnce);
+        let dispatch = tokio::spawn(async move {
+            let dispatch = Dispatch {
+                fence: &fence,
+                receipt: &next,
+                expected: &expected,
+                lose: &[],
+                guard: None,
+                absence_known_after: std::time::Duration::ZERO,
+                writes: &[],
+            };
+            store.dispatch(&dispatch).await
+        });
+        world.until_somebody_waits().await;
+        settle.commit().await.expect("commits");
+        let verdict = dispatch.await.expect("runs").expect("answers");
+        assert_eq!(verdict, DispatchVerdict::Stale);
+        sqlx::query("UPDATE open_steps SET lease_id = $1")
+            .bind(step.fence.lease.0)
+            .execute(&world.pool)
+            .await
+            .expect("gives it back");
+    }
+}
+
 fn guarded<'a>(step: &'a Claimed, receipt: &'a Receipt) -> Dispatch<'a> {
     Dispatch { guard: Some("one-charge"), ..first(step, receipt) }
 }

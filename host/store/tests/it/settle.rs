@@ -153,7 +153,7 @@ async fn a_dispatch_that_is_under_way_is_seen_by_the_settle() {
     sqlx::query("SELECT id FROM open_steps FOR SHARE").fetch_all(&mut *dispatch).await.expect("locks");
     let (store, settlement) = (world.store.clone(), settlement(&step));
     let settle = tokio::spawn(async move { store.settle(&settlement).await });
-    world.until("SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").await;
+    world.until_somebody_waits().await;
     sqlx::query("UPDATE receipts SET state = 'dispatched', answer_kind = NULL, answered_at = NULL")
         .execute(&mut *dispatch)
         .await

@@ -169,6 +169,15 @@ impl World {
         said.await.unwrap_or_else(|_| panic!("never: {query}"));
     }
 
+    /// Waits until a statement waits for a lock.
+    pub(crate) async fn until_somebody_waits(&self) {
+        self.until(
+            "SELECT count(*) > 0 FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .await;
+    }
+
     /// Carries out a statement behind the store's back.
     pub(crate) async fn execute(&self, statement: &str) -> Result<u64, sqlx::Error> {
         let done = sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&self.pool).await?;
