@@ -8,7 +8,6 @@ use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Refused;
 use moka::future::Cache;
-use tokio::sync::Semaphore;
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Engine, Store};
 
@@ -21,8 +20,6 @@ use crate::{imports, scan};
 
 /// Machine code kept ready: some thousand Rust blocks, or a handful of Python ones.
 const READY_BYTES_MAX: u64 = 512 << 20;
-/// Components compiled at once: each may take a core for seconds and half a gigabyte.
-const COMPILATIONS_MAX: usize = 1;
 
 /// A component with everything looked up that does not differ between its executions.
 pub(crate) struct ReadyBlock {
@@ -79,7 +76,6 @@ pub(crate) struct Blocks {
     linker: Linker<HostState>,
     artifacts: Arc<ArtifactStore>,
     compiler: Arc<dyn Compiler>,
-    compilations: Semaphore,
     limits: StepLimits,
     ready: Cache<Digest, Arc<ReadyBlock>>,
 }
@@ -95,7 +91,6 @@ impl Blocks {
             linker: imports::linker(engine).map_err(BlocksError::Linker)?,
             artifacts: Arc::new(ArtifactStore::open(cache_dir, EngineId::of(engine))?),
             compiler,
-            compilations: Semaphore::new(COMPILATIONS_MAX),
             limits,
             ready: Cache::builder()
                 .max_capacity(READY_BYTES_MAX)
@@ -160,11 +155,7 @@ impl Blocks {
             Ok(imports::check_names(&scan::scan(&scanned, &limits)?)?)
         })
         .await??;
-        let permit =
-            self.compilations.acquire().await.map_err(|closed| NotReady::Unavailable(closed.to_string()))?;
-        let code = self.compiler.compile(bytes).await;
-        drop(permit);
-        let artifact = Arc::new(Artifact::compiled(code?));
+        let artifact = Arc::new(Artifact::compiled(self.compiler.compile(bytes).await?));
         let block = self.load(Arc::clone(&artifact)).await?;
         // Only what can be linked is kept. What cannot be kept runs all the same, and is compiled once more another day.
         let artifacts = Arc::clone(&self.artifacts);
@@ -177,9 +168,12 @@ impl Blocks {
 
     async fn load(&self, artifact: Arc<Artifact>) -> Result<Arc<ReadyBlock>, NotReady> {
         let (engine, bytes_len) = (self.engine.clone(), artifact.bytes_len());
+        // Made for this engine and within the scan's counts, so that what fails here is the machine.
         let component = blocking(move || artifact.load(&engine)).await?.map_err(|error| {
-            let reason = shown(&format!("{error:#}"));
-            refused(Code::ComponentTooLarge, format!("the runtime cannot hold the component: {reason}"))
+            NotReady::Unavailable(format!(
+                "a compiled component cannot be loaded: {}",
+                shown(&format!("{error:#}"))
+            ))
         })?;
         Ok(Arc::new(self.link(&component, bytes_len)?))
     }
@@ -250,7 +244,7 @@ mod tests {
         let cache = tempfile::tempdir().expect("a directory");
         let limits = StepLimits::DEFAULT;
         let engine = engine(Allocation::OnDemand, 1, &limits).expect("an engine");
-        let compiler = Arc::new(Counting(InProcess { engine: engine.clone() }, AtomicUsize::new(0)));
+        let compiler = Arc::new(Counting(InProcess::new(&engine), AtomicUsize::new(0)));
         let blocks = Blocks::new(&engine, Arc::clone(&compiler) as Arc<dyn Compiler>, cache.path(), limits)
             .expect("opens");
         let prepare = || blocks.prepare(digest, Arc::clone(&component));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 
 /// Why there is no machine code.
@@ -23,21 +24,33 @@ pub(crate) trait Compiler: Send + Sync {
     async fn compile(&self, component: Arc<[u8]>) -> Result<Vec<u8>, CompileError>;
 }
 
-/// Compiles on a thread of this process.
+/// Components compiled at once: each may take a core for seconds and half a gigabyte.
+const COMPILATIONS_MAX: usize = 1;
+
+/// Compiles on a thread of this process. Whoever asked may go away: what has begun is compiled to its end.
 pub(crate) struct InProcess {
-    pub(crate) engine: Engine,
+    engine: Engine,
+    permits: Arc<Semaphore>,
+}
+
+impl InProcess {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self { engine: engine.clone(), permits: Arc::new(Semaphore::new(COMPILATIONS_MAX)) }
+    }
 }
 
 #[async_trait]
 impl Compiler for InProcess {
     async fn compile(&self, component: Arc<[u8]>) -> Result<Vec<u8>, CompileError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|closed| CompileError::Failed(closed.to_string()))?;
         let engine = self.engine.clone();
-        tokio::task::spawn_blocking(move || {
-            engine.precompile_component(&component).map_err(|error| {
-                CompileError::Invalid(bounded_text(&format!("{error:#}"), ERROR_TEXT_BYTES_MAX))
-            })
-        })
-        .await
-        .unwrap_or_else(|panic| Err(CompileError::Failed(panic.to_string())))
+        let compiling = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            engine.precompile_component(&component)
+        });
+        let compiled = compiling.await.map_err(|panic| CompileError::Failed(panic.to_string()))?;
+        compiled
+            .map_err(|error| CompileError::Invalid(bounded_text(&format!("{error:#}"), ERROR_TEXT_BYTES_MAX)))
     }
 }

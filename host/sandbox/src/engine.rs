@@ -18,10 +18,9 @@ const FIBER_STACK_BYTES: usize = 2 << 20;
 const MEMORY_KEEP_RESIDENT_BYTES: usize = 2 << 20;
 /// Memory slots of one process: each reserves over 4 GiB of address space, of which there are 128 TiB.
 const MEMORY_SLOTS_MAX: u32 = 25_000;
-/// Room for the runtime's own records of 40,000 functions.
-const CORE_INSTANCE_BYTES_MAX: usize = 2 << 20;
-/// The same for all core instances of a component together.
-const COMPONENT_INSTANCE_BYTES_MAX: usize = 8 << 20;
+/// The runtime's own records of one component: more than the scan's counts can come to, so that nothing is refused
+/// for it after it was compiled.
+const RECORDS_BYTES_MAX: usize = 16 << 20;
 /// Memory mappings that the rest of the process may need.
 const MAPPINGS_SPARE: u64 = 4_000;
 
@@ -99,8 +98,8 @@ fn pool(slots: u32, limits: &StepLimits) -> PoolingAllocationConfig {
         .max_memories_per_component(MEMORIES_MAX)
         .max_tables_per_component(TABLES_MAX)
         .max_tables_per_module(TABLES_MAX)
-        .max_core_instance_size(CORE_INSTANCE_BYTES_MAX)
-        .max_component_instance_size(COMPONENT_INSTANCE_BYTES_MAX)
+        .max_core_instance_size(RECORDS_BYTES_MAX)
+        .max_component_instance_size(RECORDS_BYTES_MAX)
         .max_memory_size(size(limits.memory_bytes_max))
         .table_elements(size(limits.table_elements_max))
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT_BYTES)

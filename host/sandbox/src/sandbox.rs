@@ -98,7 +98,7 @@ impl Sandbox {
             _ => {}
         }
         let engine = engine(allocation, instances, &limits).map_err(SandboxError::Engine)?;
-        let compiler = Arc::new(InProcess { engine: engine.clone() });
+        let compiler = Arc::new(InProcess::new(&engine));
         let blocks = Blocks::new(&engine, compiler, &cache_dir, limits).map_err(|error| match error {
             BlocksError::Cache(error) => SandboxError::Cache(error),
             BlocksError::Linker(error) => SandboxError::Engine(error),

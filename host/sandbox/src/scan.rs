@@ -11,7 +11,7 @@ use wasmparser::{BinaryReaderError, ComponentExternalKind, Parser};
 use crate::refusal::{refused, shown};
 use tree::Tree;
 
-/// Functions of all core modules together, and adapter functions after expansion. A Python runtime has 25,000.
+/// Functions of all core modules, as written and multiplied out, and adapter functions. A Python runtime has 25,000.
 pub(crate) const FUNCTIONS_MAX: u64 = 40_000;
 /// Types, core and component, as written.
 pub(crate) const TYPES_MAX: u64 = 20_000;
@@ -27,7 +27,8 @@ pub(crate) const CORE_INSTANCES_MAX: u32 = 150;
 pub(crate) const COMPONENT_INSTANCES_MAX: u64 = 1_000;
 /// Aliases, instances, imports and exports, multiplied out: the compiler looks at each.
 pub(crate) const ITEMS_MAX: u64 = 100_000;
-/// Imports, exports, globals and segments of all core modules, as written: the runtime keeps a record of each.
+/// Imports, exports, globals and segments of all core modules, as written and multiplied out: the runtime keeps a
+/// record of each for each instance, which no limit on memory sees.
 pub(crate) const ENTRIES_MAX: u64 = 100_000;
 /// Linear memories of one component, multiplied out. The pool holds so many for every slot.
 pub(crate) const MEMORIES_MAX: u32 = 4;
@@ -162,6 +163,12 @@ mod tests {
             )
         };
         check("core modules", u64::from(CORE_INSTANCES_MAX), |count| instances("", count));
+        check("functions", FUNCTIONS_MAX / 2, |count| {
+            format!(
+                "(component (core module $m {}) (core instance (instantiate $m)) (core instance (instantiate $m)))",
+                repeat(count, "(func)")
+            )
+        });
         check("linear memories", u64::from(MEMORIES_MAX), |count| instances("(memory 1)", count));
         check("tables", u64::from(TABLES_MAX), |count| instances("(table 1 funcref)", count));
         check("nested components", COMPONENT_INSTANCES_MAX, |count| {

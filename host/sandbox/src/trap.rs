@@ -91,7 +91,7 @@ fn judge_error(error: &wasmtime::Error, phase: Phase, limiter: &Limiter, limits:
         ),
         // An allocator that is refused memory traps in its own words.
         (_, Some(refusal)) => trapped(Code::MemoryLimit, refusal),
-        // Nothing of the guest ran, and it broke no limit: this machine could not give it its place.
+        // No guest code failed, and no limit was met: this machine could not give it its place.
         _ if !in_guest && phase == Phase::Instantiating => {
             Verdict::Unavailable { message: bounded_text(&cause, ERROR_TEXT_BYTES_MAX) }
         }

@@ -4,8 +4,8 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Refused;
 use wasmparser::{
-    ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, ComponentTypeRef,
-    CoreType, FunctionBody, Instance, Payload,
+    ComponentAlias, ComponentExport, ComponentExternalKind, ComponentImport, ComponentInstance,
+    ComponentOuterAliasKind, ComponentTypeRef, CoreType, FunctionBody, Instance, Payload,
 };
 
 use super::{
@@ -19,6 +19,8 @@ use crate::refusal::refused;
 struct Cost {
     core_instances: u64,
     component_instances: u64,
+    functions: u64,
+    entries: u64,
     adapters: u64,
     items: u64,
     memories: u64,
@@ -32,6 +34,8 @@ impl Cost {
         for (sum, part) in [
             (&mut self.core_instances, other.core_instances),
             (&mut self.component_instances, other.component_instances),
+            (&mut self.functions, other.functions),
+            (&mut self.entries, other.entries),
             (&mut self.adapters, other.adapters),
             (&mut self.items, other.items),
             (&mut self.memories, other.memories),
@@ -47,6 +51,8 @@ impl Cost {
         for (count, max, what) in [
             (self.core_instances, u64::from(CORE_INSTANCES_MAX), "instances of core modules"),
             (self.component_instances, COMPONENT_INSTANCES_MAX, "instances of nested components"),
+            (self.functions, FUNCTIONS_MAX, FUNCTIONS),
+            (self.entries, ENTRIES_MAX, ENTRIES),
             (self.adapters, FUNCTIONS_MAX, "adapter functions"),
             (self.items, ITEMS_MAX, "aliases, instances, imports and exports"),
             (self.memories, u64::from(MEMORIES_MAX), "linear memories"),
@@ -54,22 +60,26 @@ impl Cost {
             (self.tables, u64::from(TABLES_MAX), "tables"),
             (self.table_elements, limits.table_elements_max, "table elements at start"),
         ] {
-            at_most(count, max, what)?;
+            if count > max {
+                return Err(too_many(count, max, &format!("{what}, nested ones multiplied out")));
+            }
         }
         Ok(())
     }
 }
 
+const FUNCTIONS: &str = "functions";
+const ENTRIES: &str = "imports, exports, globals and segments of core modules";
+
 fn at_most(count: u64, max: u64, what: &str) -> Result<(), Refused> {
-    if count <= max {
-        return Ok(());
-    }
-    Err(refused(
+    if count > max { Err(too_many(count, max, what)) } else { Ok(()) }
+}
+
+fn too_many(count: u64, max: u64, what: &str) -> Refused {
+    refused(
         Code::ComponentTooLarge,
-        format!(
-            "the component has {count} {what}, nested ones multiplied out; at most {max} are taken. Split the block."
-        ),
-    ))
+        format!("the component has {count} {what}; at most {max} are taken. Split the block."),
+    )
 }
 
 /// One component or module that is being read. What is not `Some` in an index space is only known at link time.
@@ -161,8 +171,10 @@ impl<'b> Tree<'b> {
                 Ok(())
             }
             Payload::FunctionSection(functions) => {
-                self.functions += u64::from(functions.count());
-                at_most(self.functions, FUNCTIONS_MAX, "functions")
+                let functions = u64::from(functions.count());
+                self.top.cost.add(&Cost { functions, ..Cost::default() });
+                self.functions += functions;
+                at_most(self.functions, FUNCTIONS_MAX, FUNCTIONS)
             }
             Payload::MemorySection(memories) => {
                 for memory in memories {
@@ -242,31 +254,17 @@ impl<'b> Tree<'b> {
             }
             Payload::ComponentImportSection(imports) => {
                 self.items(imports.count())?;
-                for import in imports {
-                    let import = import.map_err(|error| unreadable(&error))?;
-                    match import.ty {
-                        ComponentTypeRef::Module(_) => self.top.modules.push(None),
-                        ComponentTypeRef::Component(_) => self.top.components.push(None),
-                        _ => {}
-                    }
-                    if self.around.is_empty() {
-                        let (name, kind) = (import.name.name.to_owned(), import.ty.kind());
-                        self.outline.imports.push(Extern { name, kind });
-                    }
-                }
-                Ok(())
+                imports.into_iter().try_for_each(|import| {
+                    self.import(import.map_err(|error| unreadable(&error))?);
+                    Ok(())
+                })
             }
             Payload::ComponentExportSection(exports) => {
                 self.items(exports.count())?;
-                for export in exports {
-                    let export = export.map_err(|error| unreadable(&error))?;
-                    self.export(export.kind, export.index);
-                    if self.around.is_empty() {
-                        let name = export.name.name.to_owned();
-                        self.outline.exports.push(Extern { name, kind: export.kind });
-                    }
-                }
-                Ok(())
+                exports.into_iter().try_for_each(|export| {
+                    self.export(&export.map_err(|error| unreadable(&error))?);
+                    Ok(())
+                })
             }
             _ => Ok(()),
         }
@@ -314,23 +312,40 @@ impl<'b> Tree<'b> {
         space(frame).get(index as usize).copied().flatten()
     }
 
-    /// An export is a further index for what it exports.
-    fn export(&mut self, kind: ComponentExternalKind, index: u32) {
-        let top = &mut self.top;
+    fn import(&mut self, import: ComponentImport<'_>) {
+        match import.ty {
+            ComponentTypeRef::Module(_) => self.top.modules.push(None),
+            ComponentTypeRef::Component(_) => self.top.components.push(None),
+            _ => {}
+        }
+        if self.around.is_empty() {
+            let (name, kind) = (import.name.name.to_owned(), import.ty.kind());
+            self.outline.imports.push(Extern { name, kind });
+        }
+    }
+
+    /// An export of a module or component is a further index for it.
+    fn export(&mut self, export: &ComponentExport<'_>) {
         let again = |space: &mut Vec<Option<Cost>>| {
-            let cost = space.get(index as usize).copied().flatten();
+            let cost = space.get(export.index as usize).copied().flatten();
             space.push(cost);
         };
-        match kind {
-            ComponentExternalKind::Module => again(&mut top.modules),
-            ComponentExternalKind::Component => again(&mut top.components),
+        match export.kind {
+            ComponentExternalKind::Module => again(&mut self.top.modules),
+            ComponentExternalKind::Component => again(&mut self.top.components),
             _ => {}
+        }
+        if self.around.is_empty() {
+            let (name, kind) = (export.name.name.to_owned(), export.kind);
+            self.outline.exports.push(Extern { name, kind });
         }
     }
 
     fn entries(&mut self, more: u32) -> Result<(), Refused> {
-        self.entries += u64::from(more);
-        at_most(self.entries, ENTRIES_MAX, "imports, exports, globals and segments of core modules")
+        let entries = u64::from(more);
+        self.top.cost.add(&Cost { entries, ..Cost::default() });
+        self.entries += entries;
+        at_most(self.entries, ENTRIES_MAX, ENTRIES)
     }
 
     fn types(&mut self, more: u64) -> Result<(), Refused> {
