@@ -59,9 +59,10 @@ impl StepState {
             Self::Running => Phase::Running,
             Self::WaitingForRetry => Phase::Retrying,
             Self::Blocked => Phase::Blocked,
-            Self::WaitingForDelay | Self::WaitingForSignal | Self::WaitingForChild | Self::WaitingForWorker => {
-                Phase::Waiting
-            }
+            Self::WaitingForDelay
+            | Self::WaitingForSignal
+            | Self::WaitingForChild
+            | Self::WaitingForWorker => Phase::Waiting,
             Self::Pending | Self::Succeeded | Self::Skipped | Self::Failed | Self::Cancelled => Phase::Queued,
         }
     }
@@ -273,7 +274,8 @@ pub fn timeline(mut facts: RunFacts) -> Timeline {
     let now = facts.now.max(facts.admitted_at);
     let from = facts.admitted_at;
     let to = facts.ended_at.unwrap_or(now).max(from);
-    let rank: HashMap<&str, usize> = facts.order.iter().enumerate().map(|(rank, node)| (node.as_str(), rank)).collect();
+    let rank: HashMap<&str, usize> =
+        facts.order.iter().enumerate().map(|(rank, node)| (node.as_str(), rank)).collect();
     facts.steps.sort_by(|a, b| {
         let key = |step: &StepFacts| rank.get(step.node.as_str()).copied().unwrap_or(usize::MAX);
         key(a).cmp(&key(b)).then_with(|| a.node.cmp(&b.node)).then_with(|| a.iteration.cmp(&b.iteration))
@@ -316,8 +318,9 @@ fn spans(step: &StepFacts, now: DateTime<Utc>) -> Vec<Span> {
         between = execution.ended.phase_after();
     }
     // An execution that ended without settling the step has told of its start already.
-    let begun =
-        step.started_at.filter(|started_at| step.executions.iter().all(|execution| *started_at > execution.from));
+    let begun = step
+        .started_at
+        .filter(|started_at| step.executions.iter().all(|execution| *started_at > execution.from));
     match (begun, step.settled_at) {
         (Some(begun), Some(settled_at)) => {
             spans.idle(between, step.attempt, Some(begun));

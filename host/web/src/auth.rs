@@ -90,7 +90,8 @@ impl<S: Needed> FromRequestParts<Arc<App>> for Caller<S> {
 /// # Errors
 /// The same refusal for a key that never was, that does not match, and that was revoked.
 pub(crate) async fn by_key(app: &App, text: &str) -> Result<Principal, Problem> {
-    let key: ApiKey = text.parse().map_err(|error| Problem::new(Code::Unauthenticated, format!("{error}")))?;
+    let key: ApiKey =
+        text.parse().map_err(|error| Problem::new(Code::Unauthenticated, format!("{error}")))?;
     let kept = app.store.key_by_prefix(key.prefix()).await?;
     // Hashed also where there is nothing to compare with, so that the time tells nothing.
     let hash = key.hash(&app.pepper);
@@ -113,5 +114,8 @@ fn principal(row: counterfoil_store::key::KeyRow) -> Result<Principal, Problem> 
 }
 
 fn unauthenticated() -> Problem {
-    Problem::new(Code::Unauthenticated, "send `Authorization: Bearer cf_…` with a key that has not been revoked")
+    Problem::new(
+        Code::Unauthenticated,
+        "send `Authorization: Bearer cf_…` with a key that has not been revoked",
+    )
 }

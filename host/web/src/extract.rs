@@ -91,8 +91,8 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     let mut pointer = String::new();
     for segment in path {
         match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-            Segment::Map { key } => pointer.push_str(&format!("/{}", escaped(key))),
+            Segment::Seq { index } => pointer.extend(["/", &index.to_string()]),
+            Segment::Map { key } => pointer.extend(["/", &escaped(key)]),
             // The names of our own variants are no part of the document.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
@@ -114,7 +114,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Self(params)),
-            Err(error) => Err(Problem::bad_request(format!("the query cannot be read: {}", error.body_text()))),
+            Err(error) => {
+                Err(Problem::bad_request(format!("the query cannot be read: {}", error.body_text())))
+            }
         }
     }
 }

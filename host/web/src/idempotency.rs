@@ -64,7 +64,11 @@ impl Created {
     }
 
     /// An answer with a secret, which a repeat does not get.
-    pub(crate) fn with_secret<T: Serialize>(status: StatusCode, shown: &T, kept: &T) -> Result<Self, Problem> {
+    pub(crate) fn with_secret<T: Serialize>(
+        status: StatusCode,
+        shown: &T,
+        kept: &T,
+    ) -> Result<Self, Problem> {
         Ok(Self { status, shown: json(shown)?, kept: json(kept)? })
     }
 }
@@ -86,7 +90,13 @@ impl Creating {
     ///
     /// The caller may vanish, or this host may die, between the work and the keeping of its answer: then the key is
     /// given to a repeat after a minute, and `work` is done again. It must meet what it created before.
-    pub(crate) async fn once<F>(&self, app: &App, tenant: TenantId, body: &[u8], work: F) -> Result<Response, Problem>
+    pub(crate) async fn once<F>(
+        &self,
+        app: &App,
+        tenant: TenantId,
+        body: &[u8],
+        work: F,
+    ) -> Result<Response, Problem>
     where
         F: Future<Output = Result<Created, Problem>>,
     {
@@ -97,7 +107,10 @@ impl Creating {
         match app.store.begin_request(tenant, key, self.hash(body)).await? {
             Begun::New => {}
             Begun::Running => {
-                return Err(Problem::new(Code::IdempotencyKeyBusy, "the first request with this key is still running"));
+                return Err(Problem::new(
+                    Code::IdempotencyKeyBusy,
+                    "the first request with this key is still running",
+                ));
             }
             Begun::OtherRequest => {
                 return Err(Problem::new(
@@ -142,7 +155,9 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 /// An id that follows from what is named, so that doing a request's work again meets what it created.
 pub(crate) fn derived_id(purpose: &str, tenant: TenantId, names: &[&str]) -> Uuid {
     let mut hash = Sha256::new_with_prefix(b"counterfoil-request-v1\0");
-    for part in [purpose.as_bytes(), tenant.0.as_bytes()].into_iter().chain(names.iter().map(|name| name.as_bytes())) {
+    for part in
+        [purpose.as_bytes(), tenant.0.as_bytes()].into_iter().chain(names.iter().map(|name| name.as_bytes()))
+    {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }

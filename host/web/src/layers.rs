@@ -17,7 +17,7 @@ use crate::state::{App, Shared};
 /// Longer than the slowest statement may take, shorter than the patience of most clients.
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// An upload arrives over a slow line and is compiled, which may take a minute.
-const UPLOAD_TIME_MAX: Duration = Duration::from_secs(300);
+const UPLOAD_TIME_MAX: Duration = Duration::from_mins(5);
 /// Of a request id that a caller chose.
 const REQUEST_ID_LEN_MAX: usize = 128;
 

@@ -54,7 +54,12 @@ impl<T> Listed<T> {
     }
 
     /// A page made of `rows`. There is more only if the page is full.
-    pub(crate) fn page<R>(rows: Vec<R>, limit: u32, cursor: impl Fn(&R) -> String, item: impl Fn(R) -> T) -> Self {
+    pub(crate) fn page<R>(
+        rows: Vec<R>,
+        limit: u32,
+        cursor: impl Fn(&R) -> String,
+        item: impl Fn(R) -> T,
+    ) -> Self {
         let is_full = rows.len() >= limit as usize;
         let next = rows.last().filter(|_| is_full).map(cursor);
         Self { items: rows.into_iter().map(item).collect(), next }

@@ -31,7 +31,7 @@ impl LoginLinks {
     /// Opens a link for the holder of the key with this prefix: a path under the host's address, good for one use
     /// within 15 minutes after `now`. `random` must be fit for a secret.
     pub fn open(&self, prefix: &str, random: [u8; 32], now: DateTime<Utc>) -> String {
-        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = hex::encode(random);
         let path = format!("/login/{token}");
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= LINKS_MAX {

@@ -108,7 +108,12 @@ mod tests {
     fn the_exposition_reads_as_documented() {
         let metrics = Metrics::new();
         metrics.count(&Method::GET, "/v1/runs/{id}", 404, Duration::from_millis(1));
-        metrics.count(&Method::from_bytes(b"BREW").expect("a token"), "unmatched", 404, Duration::from_millis(1));
+        metrics.count(
+            &Method::from_bytes(b"BREW").expect("a token"),
+            "unmatched",
+            404,
+            Duration::from_millis(1),
+        );
         let counts = Counts {
             unknown: 2,
             unknown_oldest: Some(Duration::from_millis(1_500)),

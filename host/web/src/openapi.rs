@@ -30,10 +30,11 @@ use crate::problem::{FieldError, ProblemBody};
 )]
 struct Description;
 
-/// The OpenAPI 3.1 description of everything under `/v1`, and of what operators ask.
+/// The `OpenAPI` 3.1 description of everything under `/v1`, and of what operators ask.
 pub fn document() -> OpenApi {
-    let (_, mut document) =
-        utoipa_axum::router::OpenApiRouter::with_openapi(Description::openapi()).merge(api::routes()).split_for_parts();
+    let (_, mut document) = utoipa_axum::router::OpenApiRouter::with_openapi(Description::openapi())
+        .merge(api::routes())
+        .split_for_parts();
     let key = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("cf_<prefix>_<secret>_<checksum>")
@@ -62,7 +63,11 @@ fn name(operation: &mut Operation) {
 /// What every call may answer instead.
 fn problem() -> RefOr<utoipa::openapi::Response> {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(ProblemBody::name()))).build();
-    ResponseBuilder::new().description("What went wrong").content("application/problem+json", content).build().into()
+    ResponseBuilder::new()
+        .description("What went wrong")
+        .content("application/problem+json", content)
+        .build()
+        .into()
 }
 
 #[cfg(test)]

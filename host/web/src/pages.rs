@@ -78,14 +78,18 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/workflows/{name}", get(workflows::page))
         .route("/blocks", get(blocks::list))
         .route("/blocks/{name}", get(blocks::page))
-        .route("/assets/style.css", get(style))
+        .route("/assets/style.css", get(async || asset("text/css; charset=utf-8", STYLE)))
+        .route("/assets/icon.svg", get(async || asset("image/svg+xml", ICON)))
 }
 
-/// The one style sheet. It changes with the program, so a browser asks each hour.
-async fn style() -> Response {
+const STYLE: &str = include_str!("../assets/style.css");
+const ICON: &str = include_str!("../assets/icon.svg");
+
+/// A file of ours. It changes with the program, so a browser asks again each hour.
+fn asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/css; charset=utf-8")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
         (header::CACHE_CONTROL, HeaderValue::from_static("max-age=3600")),
     ];
-    (headers, include_str!("../assets/style.css")).into_response()
+    (headers, text).into_response()
 }

@@ -149,7 +149,11 @@ impl From<StoreError> for Problem {
             return Self::bad_request("`after` is not a cursor that this list gave out");
         }
         let passing = error.is_transient();
-        tracing::error!(error = &error as &dyn std::error::Error, passing, "a request failed at the database");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            passing,
+            "a request failed at the database"
+        );
         if passing {
             Self::new(Code::Unavailable, "the database cannot be reached now")
         } else {

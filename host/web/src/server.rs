@@ -10,13 +10,12 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::metrics::Metrics;
 use crate::state::{App, WebState};
 use crate::{advice, api, layers, openapi, pages};
 
 /// Everything that is answered: the API under `/v1`, the pages, advice, and what operators ask.
 pub fn router(web: WebState) -> Router {
-    let app = Arc::new(App { web, metrics: Metrics::new() });
+    let app = Arc::new(App::new(web));
     let (api, _) = OpenApiRouter::new().merge(api::routes()).split_for_parts();
     let description = Arc::<str>::from(openapi::document().to_pretty_json().unwrap_or_default());
     api.merge(pages::routes())
@@ -24,7 +23,9 @@ pub fn router(web: WebState) -> Router {
         .route("/advice/{code}", get(advice::page))
         .route(
             "/openapi.json",
-            get(async move || ([(header::CONTENT_TYPE, "application/json")], description.to_string()).into_response()),
+            get(async move || {
+                ([(header::CONTENT_TYPE, "application/json")], description.to_string()).into_response()
+            }),
         )
         .fallback(layers::no_route)
         .method_not_allowed_fallback(layers::no_method)

@@ -131,7 +131,7 @@ fn verified_prefix<'a>(pepper: &Pepper, cookie: &'a str, now: DateTime<Utc>) -> 
 }
 
 fn code(pepper: &Pepper, purpose: &str, text: &str) -> String {
-    pepper.mac(purpose, text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(pepper.mac(purpose, text.as_bytes()))
 }
 
 /// `path`, if it is one of this site's own, so that nobody is sent elsewhere after signing in.

@@ -7,6 +7,7 @@ use counterfoil_domain::key::Pepper;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::ComponentInspector;
 use counterfoil_store::Store;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::login_link::LoginLinks;
@@ -44,7 +45,7 @@ impl WebState {
         (self.clock)()
     }
 
-    /// A UUIDv7.
+    /// A `UUIDv7`.
     pub(crate) fn new_id(&self) -> Uuid {
         let mut random = [0; 10];
         (self.random)(&mut random);
@@ -57,6 +58,17 @@ impl WebState {
 pub(crate) struct App {
     pub(crate) web: WebState,
     pub(crate) metrics: Metrics,
+    /// Turns to upload.
+    pub(crate) uploads: Arc<Semaphore>,
+}
+
+/// Uploads at once: each holds its whole component in memory, and is compiled.
+const UPLOADS_MAX: usize = 4;
+
+impl App {
+    pub(crate) fn new(web: WebState) -> Self {
+        Self { web, metrics: Metrics::new(), uploads: Arc::new(Semaphore::new(UPLOADS_MAX)) }
+    }
 }
 
 impl std::ops::Deref for App {

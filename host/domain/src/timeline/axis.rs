@@ -69,8 +69,7 @@ impl Axis {
 
     /// Where `at` falls, from 0 to 1; what lies outside falls on the nearer edge.
     pub fn position(&self, at: DateTime<Utc>) -> f64 {
-        let Some(segment) =
-            self.segments.iter().find(|segment| at <= segment.to).or(self.segments.last())
+        let Some(segment) = self.segments.iter().find(|segment| at <= segment.to).or(self.segments.last())
         else {
             return 0.0;
         };
@@ -79,19 +78,12 @@ impl Axis {
     }
 }
 
-fn lay_out(
-    from: DateTime<Utc>,
-    to: DateTime<Utc>,
-    folds: &[(DateTime<Utc>, DateTime<Utc>)],
-) -> Vec<Segment> {
+fn lay_out(from: DateTime<Utc>, to: DateTime<Utc>, folds: &[(DateTime<Utc>, DateTime<Utc>)]) -> Vec<Segment> {
     let folded: TimeDelta = folds.iter().map(|(from, to)| *to - *from).sum();
     let scaled = (to - from) - folded;
     let count = f64::from(u32::try_from(folds.len()).unwrap_or(u32::MAX)).max(1.0);
-    let fold_width = if scaled > TimeDelta::zero() {
-        FOLD_WIDTH.min(FOLDS_WIDTH_MAX / count)
-    } else {
-        1.0 / count
-    };
+    let fold_width =
+        if scaled > TimeDelta::zero() { FOLD_WIDTH.min(FOLDS_WIDTH_MAX / count) } else { 1.0 / count };
     let scale_width = if folds.is_empty() { 1.0 } else { 1.0 - fold_width * count };
     let mut segments: Vec<Segment> = Vec::new();
     let mut push = |from: DateTime<Utc>, to: DateTime<Utc>, width: f64, folded: bool| {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
+use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use counterfoil_domain::ports::Refused;
@@ -13,6 +15,7 @@ use counterfoil_domain::workflow::is_name;
 use counterfoil_store::block::BlockVersion;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -30,6 +33,22 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(upload, show))
         .routes(routes!(versions))
         .routes(routes!(schema))
+}
+
+/// One of the uploads that are worked on at once. Taken before the body is read, since it is held in memory.
+#[derive(Debug)]
+struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl FromRequestParts<Arc<App>> for Turn {
+    type Rejection = Problem;
+
+    async fn from_request_parts(_: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let permit = Arc::clone(&app.uploads).acquire_owned().await;
+        let closed = |_| Problem::new(Code::Unavailable, "the host takes no uploads now");
+        Ok(Self { _permit: permit.map_err(closed)? })
+    }
 }
 
 /// A block in a list: its newest version.
@@ -125,10 +144,13 @@ async fn upload(
     caller: Caller<Author>,
     creating: Creating,
     Named(name): Named<String>,
+    _turn: Turn,
     Raw(bytes): Raw<UPLOAD_BYTES_MAX>,
 ) -> Result<Response, Problem> {
     if !is_name(&name) {
-        return Err(Problem::bad_request("a block's name is a lowercase letter, then letters, digits and hyphens"));
+        return Err(Problem::bad_request(
+            "a block's name is a lowercase letter, then letters, digits and hyphens",
+        ));
     }
     let work = async {
         let inspection = app.inspector.inspect(bytes.to_vec()).await.map_err(refused)?;

@@ -41,7 +41,13 @@ pub(crate) struct Connection {
 
 impl From<counterfoil_store::connection::Connection> for Connection {
     fn from(row: counterfoil_store::connection::Connection) -> Self {
-        let counterfoil_store::connection::Connection { name, base_url, allowed_hosts, abilities, updated_at } = row;
+        let counterfoil_store::connection::Connection {
+            name,
+            base_url,
+            allowed_hosts,
+            abilities,
+            updated_at,
+        } = row;
         Self { name, base_url, allowed_hosts, abilities, updated_at }
     }
 }

@@ -49,7 +49,7 @@ struct EventIn {
     id: Option<EventId>,
 }
 
-/// An event in the structured form of CloudEvents 1.0. Extension attributes are not kept.
+/// An event in the structured form of `CloudEvents` 1.0. Extension attributes are not kept.
 #[derive(Debug, Deserialize, ToSchema)]
 struct CloudEvent {
     #[schema(example = "1.0")]
@@ -130,7 +130,7 @@ impl From<Outcome> for EventOutcome {
 
 /// Record events
 ///
-/// One event or an array of up to 100, or one or a batch in the structured form of CloudEvents 1.0. They are durable
+/// One event or an array of up to 100, or one or a batch in the structured form of `CloudEvents` 1.0. They are durable
 /// when this answers; the runs that they start are admitted after that.
 #[utoipa::path(post, path = "/v1/events", tag = "events",
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeat gets the first answer")),
@@ -154,7 +154,7 @@ async fn record(
             .enumerate()
             .map(|(n, event)| NewEvent {
                 id: event.identity.id(&app, caller.tenant, creating.key(), n),
-                event_type: event.event_type.clone(),
+                event_type: event.kind.clone(),
                 record: event.record.clone(),
                 data: event.data.clone(),
             })
@@ -202,17 +202,21 @@ impl Identity {
 #[derive(Debug)]
 struct Event {
     identity: Identity,
-    event_type: String,
+    /// Its type.
+    kind: String,
     record: Option<String>,
     data: Value,
 }
 
 fn read(headers: &HeaderMap, body: &[u8]) -> Result<Vec<Event>, Problem> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_cloud_event = essence.starts_with("application/cloudevents");
     let items: Vec<(String, Value)> = match from_json(body)? {
-        Value::Array(items) => items.into_iter().enumerate().map(|(n, item)| (format!("/{n}"), item)).collect(),
+        Value::Array(items) => {
+            items.into_iter().enumerate().map(|(n, item)| (format!("/{n}"), item)).collect()
+        }
         one => vec![(String::new(), one)],
     };
     if !(1..=BATCH_LEN_MAX).contains(&items.len()) {
@@ -228,13 +232,16 @@ fn read(headers: &HeaderMap, body: &[u8]) -> Result<Vec<Event>, Problem> {
 
 fn own_event(item: Value, place: &str) -> Result<Event, Problem> {
     let EventIn { r#type, data, record, id } = from_value(item, place)?;
-    Ok(Event { identity: id.map_or(Identity::Request, Identity::Given), event_type: r#type, record, data })
+    Ok(Event { identity: id.map_or(Identity::Request, Identity::Given), kind: r#type, record, data })
 }
 
 fn cloud_event(item: Value, place: &str) -> Result<Event, Problem> {
     let event: CloudEvent = from_value(item, place)?;
     if event.specversion != "1.0" {
-        return Err(Problem::bad_field(&format!("{place}/specversion"), "only CloudEvents 1.0 are known here"));
+        return Err(Problem::bad_field(
+            &format!("{place}/specversion"),
+            "only CloudEvents 1.0 are known here",
+        ));
     }
     let is_json = event.datacontenttype.as_deref().is_none_or(|text| {
         let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -244,12 +251,12 @@ fn cloud_event(item: Value, place: &str) -> Result<Event, Problem> {
         return Err(Problem::bad_field(&format!("{place}/data"), "the data of an event is JSON"));
     }
     let identity = Identity::CloudEvent { source: event.source, id: event.id };
-    Ok(Event { identity, event_type: event.r#type, record: event.subject, data: event.data })
+    Ok(Event { identity, kind: event.r#type, record: event.subject, data: event.data })
 }
 
 /// Whether an event can be kept as it is.
 fn check(event: &Event, place: &str) -> Result<(), Problem> {
-    if !is_text(&event.event_type) {
+    if !is_text(&event.kind) {
         let detail = format!("a type has 1 to {NAME_BYTES_MAX} bytes, without control characters");
         return Err(Problem::bad_field(&format!("{place}/type"), detail));
     }
@@ -271,7 +278,10 @@ pub(super) fn check_payload(payload: &Value, place: &str) -> Result<(), Problem>
         return Err(Problem::bad_field(place, "a NUL character cannot be kept"));
     }
     if payload.to_string().len() as u64 > PAYLOAD_BYTES_MAX {
-        return Err(Problem::new(Code::InputTooLarge, format!("{place} is over {PAYLOAD_BYTES_MAX} bytes of JSON")));
+        return Err(Problem::new(
+            Code::InputTooLarge,
+            format!("{place} is over {PAYLOAD_BYTES_MAX} bytes of JSON"),
+        ));
     }
     Ok(())
 }
@@ -313,8 +323,14 @@ mod tests {
             (own, ""),
             (own, &long),
             (own, &large),
-            (cloud, r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"r","data":[1],"x":"y"}"#),
-            (cloud, r#"[{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain"}]"#),
+            (
+                cloud,
+                r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"r","data":[1],"x":"y"}"#,
+            ),
+            (
+                cloud,
+                r#"[{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain"}]"#,
+            ),
             (cloud, r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AA=="}"#),
             (cloud, r#"{"specversion":"0.3","id":"1","source":"/s","type":"t"}"#),
             (cloud, r#"{"specversion":"1.0","id":"1","type":"t"}"#),
@@ -323,11 +339,11 @@ mod tests {
             cases.iter().map(|(kind, body)| format!("{body:.90}\n  {}", told(kind, body))).collect();
         insta::assert_snapshot!(table.join("\n"), @r#"
         {"type":"t"}
-          [Event { identity: Request, event_type: "t", record: None, data: Null }]
+          [Event { identity: Request, kind: "t", record: None, data: Null }]
         [{"type":"t","data":{"a":1},"record":"r"},{"type":"u"}]
-          [Event { identity: Request, event_type: "t", record: Some("r"), data: Object {"a": Number(1)} }, Event { identity: Request, event_type: "u", record: None, data: Null }]
+          [Event { identity: Request, kind: "t", record: Some("r"), data: Object {"a": Number(1)} }, Event { identity: Request, kind: "u", record: None, data: Null }]
         {"type":"t","id":"evt_01h455vb4pex5vsknk084sn02q"}
-          [Event { identity: Given(evt_01h455vb4pex5vsknk084sn02q), event_type: "t", record: None, data: Null }]
+          [Event { identity: Given(evt_01h455vb4pex5vsknk084sn02q), kind: "t", record: None, data: Null }]
         [{"type":"t"},{"type":"t","id":"run_01h455vb4pex5vsknk084sn02q"}]
           bad_request ["/1/id"] the body cannot be read: `run_01h455vb4pex5vsknk084sn02q` is not an id of the form `evt_…` (26 characters of base32 after the prefix)
         {"type":"t","extra":1}
@@ -351,7 +367,7 @@ mod tests {
         {"type":"t","data":"dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd
           input_too_large [] /data is over 262144 bytes of JSON
         {"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"r","data":[1],"x":"y"}
-          [Event { identity: CloudEvent { source: "/s", id: "1" }, event_type: "t", record: Some("r"), data: Array [Number(1)] }]
+          [Event { identity: CloudEvent { source: "/s", id: "1" }, kind: "t", record: Some("r"), data: Array [Number(1)] }]
         [{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain"}]
           bad_request ["/0/data"] the data of an event is JSON
         {"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AA=="}

@@ -88,7 +88,10 @@ async fn create(
     let NewKey { scope, label } = body.value;
     let is_shown = |sign: char| !sign.is_control();
     if label.trim().is_empty() || label.chars().count() > LABEL_CHARS_MAX || !label.chars().all(is_shown) {
-        return Err(Problem::bad_field("/label", format!("a label has 1 to {LABEL_CHARS_MAX} printable characters")));
+        return Err(Problem::bad_field(
+            "/label",
+            format!("a label has 1 to {LABEL_CHARS_MAX} printable characters"),
+        ));
     }
     let work = async {
         let mut random = [0; KEY_RANDOM_BYTES_LEN];
@@ -128,7 +131,11 @@ async fn list(State(app): Shared, caller: Caller<Admin>) -> Result<Json<Listed<K
 /// At once, and for good. Sessions that were opened with it end.
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", params(("id" = String, Path)),
     responses((status = 204, description = "It holds no more")), security(("key" = ["admin"])))]
-async fn revoke(State(app): Shared, caller: Caller<Admin>, Named(id): Named<KeyId>) -> Result<StatusCode, Problem> {
+async fn revoke(
+    State(app): Shared,
+    caller: Caller<Admin>,
+    Named(id): Named<KeyId>,
+) -> Result<StatusCode, Problem> {
     if app.store.revoke_key(caller.tenant, id).await? {
         app.store.record_audit(caller.tenant, &caller.actor(), "key.revoke", Some(id.0), &json!({})).await?;
     } else if !app.store.keys(caller.tenant).await?.iter().any(|key| key.id == id) {

@@ -165,9 +165,10 @@ async fn list(
     let RunParams { workflow, state, record, limit, after } = params;
     let state = match state {
         None => None,
-        Some(name) => {
-            Some(RunState::from_name(&name).ok_or_else(|| Problem::bad_request("`state` is not a state of a run"))?)
-        }
+        Some(name) => Some(
+            RunState::from_name(&name)
+                .ok_or_else(|| Problem::bad_request("`state` is not a state of a run"))?,
+        ),
     };
     let wanted = Wanted { workflow, state, record };
     runs(&app, &caller, wanted, ListParams { limit, after }).await.map(Json)
@@ -209,7 +210,11 @@ pub(crate) async fn runs(
 /// Show a run
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", params(("id" = String, Path)),
     responses((status = 200, body = RunDetail)), security(("key" = ["viewer"])))]
-async fn show(State(app): Shared, caller: Caller<Viewer>, Named(id): Named<RunId>) -> Result<Json<RunDetail>, Problem> {
+async fn show(
+    State(app): Shared,
+    caller: Caller<Viewer>,
+    Named(id): Named<RunId>,
+) -> Result<Json<RunDetail>, Problem> {
     find(&app, &caller, id).await.map(|run| Json(run.into()))
 }
 
@@ -267,7 +272,11 @@ async fn list_effects(
 /// Its open steps are settled as cancelled. What they sent keeps its receipt, and can still be resolved.
 #[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs", params(("id" = String, Path)),
     responses((status = 200, body = Run)), security(("key" = ["operator"])))]
-async fn cancel(State(app): Shared, caller: Caller<Operator>, Named(id): Named<RunId>) -> Result<Json<Run>, Problem> {
+async fn cancel(
+    State(app): Shared,
+    caller: Caller<Operator>,
+    Named(id): Named<RunId>,
+) -> Result<Json<Run>, Problem> {
     cancel_run(&app, &caller, id).await?;
     find(&app, &caller, id).await.map(|run| Json(run.row.into()))
 }

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{Digest, StepId};
 use counterfoil_domain::receipt::ReceiptState;
-use counterfoil_domain::timeline::{self, Axis, EffectFacts, Execution, RunFacts, Span, StepFacts, StepState};
+use counterfoil_domain::timeline::{
+    self, Axis, EffectFacts, Execution, RunFacts, Span, StepFacts, StepState,
+};
 use counterfoil_domain::workflow::plan::{NodeKind, Plan};
 use counterfoil_store::audit::AuditRow;
 use counterfoil_store::receipt::ReceiptView;
@@ -136,10 +138,16 @@ struct Facts {
 /// The timeline of a run whose rows were read at `now`, pinned to `plan`.
 pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> Timeline {
     let TimelineRows { run, settled, open, attempts, effects, audit, plan: _ } = rows;
-    let kinds: HashMap<&str, &NodeKind> = plan.nodes().iter().map(|node| (node.path.as_str(), &node.kind)).collect();
+    let kinds: HashMap<&str, &NodeKind> =
+        plan.nodes().iter().map(|node| (node.path.as_str(), &node.kind)).collect();
     let mut executions: HashMap<StepId, Vec<Execution>> = HashMap::new();
     for AttemptRow { step, attempt, started_at, ended_at, ended, .. } in attempts {
-        executions.entry(step).or_default().push(Execution { attempt, from: started_at, to: ended_at, ended });
+        executions.entry(step).or_default().push(Execution {
+            attempt,
+            from: started_at,
+            to: ended_at,
+            ended,
+        });
     }
     let mut steps: HashMap<StepId, Facts> = settled
         .into_iter()
@@ -149,7 +157,8 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
         .collect();
     for facts in steps.values_mut() {
         facts.drawn.executions = executions.remove(&facts.drawn.step).unwrap_or_default();
-        facts.drawn.opened_waiting = matches!(kinds.get(facts.drawn.node.as_str()), Some(NodeKind::Delay { .. }));
+        facts.drawn.opened_waiting =
+            matches!(kinds.get(facts.drawn.node.as_str()), Some(NodeKind::Delay { .. }));
     }
     let drawn = timeline::timeline(RunFacts {
         admitted_at: run.row.admitted_at,
@@ -159,7 +168,8 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
         steps: steps.values().map(|facts| facts.drawn.clone()).collect(),
         effects: effects.iter().map(effect_facts).collect(),
     });
-    let mut effects: HashMap<_, Effect> = effects.iter().map(|view| (view.receipt.id, Effect::from(view))).collect();
+    let mut effects: HashMap<_, Effect> =
+        effects.iter().map(|view| (view.receipt.id, Effect::from(view))).collect();
     let entries = drawn
         .entries
         .into_iter()
@@ -171,7 +181,8 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
         })
         .collect();
     let gap = |from, to: DateTime<Utc>| Gap { from, to, ms: (to - from).num_milliseconds() };
-    let gaps = drawn.axis.segments().iter().filter(|segment| segment.folded).map(|s| gap(s.from, s.to)).collect();
+    let gaps =
+        drawn.axis.segments().iter().filter(|segment| segment.folded).map(|s| gap(s.from, s.to)).collect();
     Timeline {
         run: run.into(),
         now,

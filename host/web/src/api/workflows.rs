@@ -146,7 +146,9 @@ impl From<WorkflowView> for WorkflowDetail {
 
 impl From<VersionFull> for WorkflowSource {
     fn from(version: VersionFull) -> Self {
-        let VersionFull { workflow_name: name, version: version_id, number: version, definition, source, .. } = version;
+        let VersionFull {
+            workflow_name: name, version: version_id, number: version, definition, source, ..
+        } = version;
         Self { name, version, version_id, source, definition }
     }
 }
@@ -170,7 +172,8 @@ async fn save_version(
     if !params.check {
         caller.needs(counterfoil_domain::key::Scope::Author)?;
     }
-    let source = std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?;
+    let source =
+        std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?;
     let version = save::compile(&app, &caller, &name, source).await?;
     if params.check {
         return Ok(Json(Valid { name, valid: true }).into_response());
@@ -252,7 +255,11 @@ async fn list(
 }
 
 /// One page of workflows.
-pub(crate) async fn workflows(app: &App, who: &Principal, params: ListParams) -> Result<Listed<Workflow>, Problem> {
+pub(crate) async fn workflows(
+    app: &App,
+    who: &Principal,
+    params: ListParams,
+) -> Result<Listed<Workflow>, Problem> {
     let page = params.page()?;
     let limit = page.limit;
     let rows = app.store.workflows(who.tenant, page).await?;
@@ -303,7 +310,12 @@ pub(crate) async fn find(app: &App, who: &Principal, name: &str) -> Result<Workf
 }
 
 /// A version of a workflow by its number.
-pub(crate) async fn full_version(app: &App, who: &Principal, name: &str, number: u32) -> Result<VersionFull, Problem> {
+pub(crate) async fn full_version(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    number: u32,
+) -> Result<VersionFull, Problem> {
     // Numbers are kept signed; a larger one names no version.
     let found = if is_name(name) && i32::try_from(number).is_ok() {
         app.store.version_number(who.tenant, name, number).await?

@@ -22,6 +22,8 @@ const ROWS_MAX: u32 = 10;
 pub(super) struct AttentionPage {
     chrome: Chrome,
     unknown: Vec<Effect>,
+    /// How long ago the oldest was sent.
+    oldest_age: Option<String>,
     more_unknown: bool,
     blocked: Vec<Run>,
     failed: Vec<Run>,
@@ -31,8 +33,11 @@ pub(super) struct AttentionPage {
 pub(super) async fn page(State(app): Shared, visitor: Visitor) -> Result<Page<AttentionPage>, Problem> {
     let filter = EffectFilter { state: Some(ReceiptState::Unknown), run: None };
     let unknown = effects(&app, &visitor.principal, filter, first()).await?;
+    let now = app.store.ping().await?;
+    let oldest = unknown.items.first().and_then(|effect| effect.dispatched_at);
     Ok(Page(AttentionPage {
         chrome: Chrome::of(&visitor),
+        oldest_age: oldest.map(|at| show::length(&(now - at).num_milliseconds())),
         more_unknown: unknown.next.is_some(),
         unknown: unknown.items,
         blocked: in_state(&app, &visitor, RunState::Blocked).await?,

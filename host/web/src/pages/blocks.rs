@@ -45,8 +45,11 @@ pub(super) async fn page(
     visitor: Visitor,
     Named(name): Named<String>,
 ) -> Result<Page<BlockPage>, Problem> {
-    let versions =
-        if is_name(&name) { app.store.block_versions(visitor.principal.tenant, &name).await? } else { Vec::new() };
+    let versions = if is_name(&name) {
+        app.store.block_versions(visitor.principal.tenant, &name).await?
+    } else {
+        Vec::new()
+    };
     let block = versions.first().cloned().ok_or_else(Problem::not_found)?;
     Ok(Page(BlockPage { chrome: Chrome::of(&visitor), block, versions }))
 }

@@ -4,14 +4,17 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use counterfoil_domain::receipt::ReceiptState;
-use counterfoil_domain::timeline::{Axis, Phase, Span};
+use counterfoil_domain::timeline::{Axis, Span};
 
 use super::show;
 use crate::api::effects::Effect;
-use crate::api::timeline::Timeline;
+use crate::api::timeline::{Entry, Timeline};
 
 /// The narrowest bar that can be seen, in per cent.
 const WIDTH_MIN: f64 = 0.5;
+
+/// Of a step's row, in pixels.
+const ROW_HEIGHT: u32 = 20;
 
 /// A share of the width, in per cent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,6 +37,22 @@ pub(super) struct Bar {
     pub(super) title: String,
 }
 
+impl Bar {
+    /// In pixels. Executions fill their row; waits are thinner, so that shape tells them apart as well as colour.
+    pub(super) fn height(&self) -> u32 {
+        match self.class {
+            "waiting" => 4,
+            "retrying" => 8,
+            _ => 14,
+        }
+    }
+
+    /// In pixels, from the upper edge of its row.
+    pub(super) fn top(&self) -> u32 {
+        (ROW_HEIGHT - self.height()) / 2
+    }
+}
+
 /// A moment written on the axis.
 #[derive(Debug)]
 pub(super) struct Tick {
@@ -51,17 +70,21 @@ fn bar(axis: &Axis, from: DateTime<Utc>, to: DateTime<Utc>, class: &'static str,
     Bar { left: Percent(left), width: Percent(width), class, title }
 }
 
-/// A step's spans.
-pub(super) fn span_bars(timeline: &Timeline, spans: &[Span]) -> Vec<Bar> {
-    spans
-        .iter()
-        .map(|span| {
-            let ended = span.ended.map_or_else(String::new, |ended| format!(", {}", ended.name().replace('_', " ")));
-            let length = show::length(&span.ms);
-            let title = format!("{} {length}, attempt {}{ended}", span.phase.name(), span.attempt);
-            bar(&timeline.axis, span.from, span.to.unwrap_or(timeline.now), phase_class(span.phase), title)
-        })
-        .collect()
+/// What a step did; of one that settled without being run, the moment.
+pub(super) fn step_bars(timeline: &Timeline, entry: &Entry) -> Vec<Bar> {
+    match entry.ended_at {
+        Some(at) if entry.spans.is_empty() => {
+            vec![bar(&timeline.axis, at, at, "instant", format!("{} at once", entry.state))]
+        }
+        _ => entry.spans.iter().map(|span| span_bar(timeline, span)).collect(),
+    }
+}
+
+fn span_bar(timeline: &Timeline, span: &Span) -> Bar {
+    let ended = span.ended.map_or_else(String::new, |ended| format!(", {}", show::words(ended.name())));
+    let length = show::length(&span.ms);
+    let title = format!("{} {length}, attempt {}{ended}", span.phase.name(), span.attempt);
+    bar(&timeline.axis, span.from, span.to.unwrap_or(timeline.now), span.phase.name(), title)
 }
 
 /// An effect, from when it was sent until its answer was recorded.
@@ -83,7 +106,13 @@ pub(super) fn folds(timeline: &Timeline) -> Vec<Bar> {
         .filter(|segment| segment.folded)
         .map(|segment| {
             let ms = (segment.to - segment.from).num_milliseconds();
-            bar(&timeline.axis, segment.from, segment.to, "fold", format!("{} of silence, folded", show::length(&ms)))
+            bar(
+                &timeline.axis,
+                segment.from,
+                segment.to,
+                "fold",
+                format!("{} of silence, folded", show::length(&ms)),
+            )
         })
         .collect()
 }
@@ -107,10 +136,6 @@ pub(super) fn ticks(timeline: &Timeline) -> Vec<Tick> {
         ticks.push(Tick { left: Percent(100.0), text: text(end.to), is_last: true });
     }
     ticks
-}
-
-const fn phase_class(phase: Phase) -> &'static str {
-    phase.name()
 }
 
 const fn effect_class(state: ReceiptState) -> &'static str {

@@ -60,7 +60,8 @@ pub(super) async fn list(
         Vec::new()
     };
     let params = ListParams { limit: None, after: search.after };
-    let Listed { items, next } = effects(&app, &visitor.principal, EffectFilter { state, run: None }, params).await?;
+    let Listed { items, next } =
+        effects(&app, &visitor.principal, EffectFilter { state, run: None }, params).await?;
     let state = state.map_or("", ReceiptState::name);
     Ok(Page(EffectsPage {
         chrome: Chrome::of(&visitor),

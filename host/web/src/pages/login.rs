@@ -63,13 +63,11 @@ pub(super) async fn sign_in(
 
 /// `GET /login/{token}`
 pub(super) async fn by_link(State(app): Shared, Path(token): Path<String>) -> Response {
-    match app.login_links.take(&token, app.now()) {
-        Some(prefix) => signed_in(session::sign_in(&app, &prefix), "/"),
-        None => {
-            let problem = Some("This link has been used, or is too old. Sign in with a key.".into());
-            (StatusCode::UNAUTHORIZED, Page(LoginPage { problem, next: "/".into() })).into_response()
-        }
+    if let Some(prefix) = app.login_links.take(&token, app.now()) {
+        return signed_in(session::sign_in(&app, &prefix), "/");
     }
+    let problem = Some("This link has been used, or is too old. Sign in with a key.".into());
+    (StatusCode::UNAUTHORIZED, Page(LoginPage { problem, next: "/".into() })).into_response()
 }
 
 #[derive(Debug, Deserialize)]

@@ -54,9 +54,14 @@ pub(super) async fn page(
     };
     let params = ListParams { limit: None, after: search.after };
     let Listed { items, next } = runs(&app, &visitor.principal, wanted, params).await?;
-    let encoded = |text: &str| askama::filters::urlencode(text).map(|text| text.to_string()).unwrap_or_default();
-    let next_path =
-        format!("/runs?q={}&workflow={}&state={}&", encoded(&q), encoded(&search.workflow), encoded(&search.state));
+    let encoded =
+        |text: &str| askama::filters::urlencode(text).map(|text| text.to_string()).unwrap_or_default();
+    let next_path = format!(
+        "/runs?q={}&workflow={}&state={}&",
+        encoded(&q),
+        encoded(&search.workflow),
+        encoded(&search.state)
+    );
     let page = RunsPage {
         chrome: Chrome::of(&visitor),
         q,

@@ -80,6 +80,7 @@ impl fmt::Display for Moment {
 impl HtmlSafe for Moment {}
 
 /// A length of time in at most two units.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a template passes references")]
 pub(crate) fn length(ms: &i64) -> String {
     let ms = (*ms).max(0);
     let (seconds, minutes, hours, days) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
@@ -98,7 +99,13 @@ pub(crate) fn length(ms: &i64) -> String {
     }
 }
 
+/// A name of ours, without its underscores.
+pub(crate) fn words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
 /// A number of bytes.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a template passes references")]
 pub(crate) fn bytes(count: &u64) -> String {
     match *count {
         count if count < 10 << 10 => format!("{count} B"),

@@ -9,7 +9,7 @@ use counterfoil_domain::id::RunId;
 use counterfoil_domain::key::Scope;
 use serde::Deserialize;
 
-use super::drawing::{Bar, Tick, effect_bar, folds, span_bars, ticks};
+use super::drawing::{Bar, Tick, effect_bar, folds, step_bars, ticks};
 use super::{Chrome, Page, show};
 use crate::api::effects::Effect;
 use crate::api::runs::{cancel_run, resume_run, run_timeline};
@@ -48,25 +48,14 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn new(timeline: &'a Timeline, entry: &'a Entry) -> Self {
-        let bars = span_bars(timeline, &entry.spans);
+        let bars = step_bars(timeline, entry);
         let effects = entry.effects.iter().map(|effect| (effect, effect_bar(timeline, effect))).collect();
-        let iteration: String = entry.iteration.iter().map(|index| format!("[{index}]")).collect();
-        let name = format!("{}{iteration}", entry.node);
+        let mut name = entry.node.clone();
+        for index in &entry.iteration {
+            name.extend(["[", &index.to_string(), "]"]);
+        }
         let told = bars.iter().map(|bar| bar.title.as_str()).collect::<Vec<_>>().join("; ");
         Self { entry, name, anchor: entry.step.to_string(), state: entry.state.name(), bars, effects, told }
-    }
-
-    /// Executions fill their row; waits are thinner, so that shape tells them apart as well as colour.
-    fn height(&self, bar: &Bar) -> u32 {
-        match bar.class {
-            "waiting" => 4,
-            "retrying" => 8,
-            _ => 14,
-        }
-    }
-
-    fn top(&self, bar: &Bar) -> u32 {
-        (20 - self.height(bar)) / 2
     }
 }
 

@@ -5,7 +5,9 @@ use axum::extract::State;
 use serde::Deserialize;
 
 use super::{Chrome, Page, show};
-use crate::api::workflows::{Workflow, WorkflowDetail, WorkflowSource, WorkflowVersion, find, full_version, workflows};
+use crate::api::workflows::{
+    Workflow, WorkflowDetail, WorkflowSource, WorkflowVersion, find, full_version, workflows,
+};
 use crate::extract::{Named, Params};
 use crate::list::{ListParams, Listed};
 use crate::problem::Problem;

@@ -26,7 +26,8 @@ async fn an_upload_becomes_a_version_that_is_found_in_every_way() {
 async fn whatever_is_no_block_is_refused_and_leaves_nothing() {
     let world = World::new().await;
     let key = world.key(Scope::Author);
-    let refused = world.ask(key, "POST", "/v1/blocks/bad", &[], "imports wasi:sockets/tcp wasi:cli/stdin").await;
+    let refused =
+        world.ask(key, "POST", "/v1/blocks/bad", &[], "imports wasi:sockets/tcp wasi:cli/stdin").await;
     insta::assert_snapshot!(told::json(&refused.with(422)));
     world.ask(key, "POST", "/v1/blocks/Bad", &[], "charges").await.with(400);
     let large = vec![0; usize::try_from(UPLOAD_BYTES_MAX).expect("fits") + 1];

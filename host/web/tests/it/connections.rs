@@ -34,7 +34,10 @@ async fn a_connection_is_judged_as_calls_are_and_reads_back() {
         (json!({ "base_url": "http://169.254.169.254/latest" }), "/base_url"),
         (json!({ "base_url": "https://user@example.com" }), "/base_url"),
         (json!({ "base_url": "https://example.com", "allowed_hosts": ["other.example.com"] }), "/base_url"),
-        (json!({ "base_url": "https://example.com", "allowed_hosts": vec!["example.com"; 33] }), "/allowed_hosts"),
+        (
+            json!({ "base_url": "https://example.com", "allowed_hosts": vec!["example.com"; 33] }),
+            "/allowed_hosts",
+        ),
         (
             json!({ "base_url": "https://example.com", "abilities": { "statuses": { "500": "maybe" } } }),
             "/abilities/statuses/500",

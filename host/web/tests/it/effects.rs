@@ -16,7 +16,8 @@ async fn an_unknown_effect_shows_its_evidence_and_no_secret() {
     let shown = world.get(&format!("/v1/effects/{}", receipt.id)).await;
     assert!(!shown.text.contains("canary"));
     insta::assert_snapshot!(told::json(&shown.with(200)));
-    for (query, count) in [("state=unknown", 1), ("", 1), ("state=committed", 0), (&format!("run={}", receipt.run), 1)]
+    for (query, count) in
+        [("state=unknown", 1), ("", 1), ("state=committed", 0), (&format!("run={}", receipt.run), 1)]
     {
         let found = world.get(&format!("/v1/effects?{query}")).await.with(200);
         assert_eq!(found["items"].as_array().map(Vec::len), Some(count), "{query}");
@@ -74,7 +75,11 @@ async fn a_resolution_is_refused_for_its_first_fault_and_changes_nothing() {
         (json!({ "outcome": "verified", "answer": answer }), 400, ""),
         (json!({ "outcome": "verified", "evidence": "seen" }), 400, "/answer"),
         (json!({ "outcome": "abandoned", "evidence": "seen", "answer": answer }), 400, "/answer"),
-        (json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 99 } }), 400, "/answer/status"),
+        (
+            json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 99 } }),
+            400,
+            "/answer/status",
+        ),
         (
             json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200, "body": "", "json": 1 } }),
             400,
@@ -110,7 +115,8 @@ async fn a_person_may_resolve_now_and_resume_later() {
     let world = World::new().await;
     world.set_up().await;
     let (run, receipt) = world.blocked().await;
-    let body = json!({ "outcome": "committed", "evidence": "seen", "answer": { "status": 200 }, "resume": false });
+    let body =
+        json!({ "outcome": "committed", "evidence": "seen", "answer": { "status": 200 }, "resume": false });
     assert_eq!(world.call("POST", &path(receipt.id), body).await.with(200)["resumed"], false);
     assert_eq!(world.get(&format!("/v1/runs/{run}")).await.with(200)["state"], "blocked");
     let resumed = world.call("POST", &format!("/v1/runs/{run}/resume"), Value::Null).await.with(200);

@@ -15,7 +15,8 @@ async fn a_repeat_is_the_same_event_where_it_says_so() {
     let world = World::new().await;
     let key = world.key(Scope::Operator);
     let cloud =
-        json!({ "specversion": "1.0", "id": "7", "source": "/crm", "type": "lead.created", "data": {} }).to_string();
+        json!({ "specversion": "1.0", "id": "7", "source": "/crm", "type": "lead.created", "data": {} })
+            .to_string();
     let cloud_type = [("content-type", "application/cloudevents+json")];
     let own = json!([{ "type": "a", "data": 1 }, { "type": "b" }]).to_string();
     let given = json!({ "type": "a", "id": "evt_01h455vb4pex5vsknk084sn02q" }).to_string();
@@ -35,8 +36,10 @@ async fn a_repeat_is_the_same_event_where_it_says_so() {
 async fn an_event_tells_what_became_of_it() {
     let world = World::new().await;
     world.set_up().await;
-    let recorded =
-        world.call("POST", "/v1/events", json!({ "type": "order.placed", "data": { "cents": 5 } })).await.with(202);
+    let recorded = world
+        .call("POST", "/v1/events", json!({ "type": "order.placed", "data": { "cents": 5 } }))
+        .await
+        .with(202);
     let id = &ids(&recorded)[0];
     let path = format!("/v1/events/{id}/outcomes");
     assert_eq!(world.get(&path).await.with(200)["outcomes"], json!([]));

@@ -67,7 +67,8 @@ async fn a_key_that_does_not_hold_is_refused_whatever_is_wrong_with_it() {
 async fn a_label_is_text_that_can_be_shown() {
     let world = World::new().await;
     for label in ["", "  ", "a\u{0}", "a\nb", &"x".repeat(65)] {
-        let refused = world.call("POST", "/v1/keys", json!({ "scope": "viewer", "label": label })).await.with(400);
+        let refused =
+            world.call("POST", "/v1/keys", json!({ "scope": "viewer", "label": label })).await.with(400);
         assert_eq!(refused["errors"][0]["pointer"], "/label", "{label:?}");
     }
     let refused = world.call("POST", "/v1/keys", json!({ "scope": "root", "label": "x" })).await.with(400);

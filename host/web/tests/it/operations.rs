@@ -48,8 +48,11 @@ async fn a_host_without_its_database_says_so() {
 #[tokio::test]
 async fn every_answer_has_a_request_id_and_keeps_a_browser_strict() {
     let world = World::new().await;
-    for (given, kept) in [("my-id.1", true), ("", false), ("a b", false), (&"x".repeat(129), false), ("a<b", false)] {
-        let request = Request::get("/livez").header("x-request-id", given).body(Body::empty()).expect("a request");
+    for (given, kept) in
+        [("my-id.1", true), ("", false), ("a b", false), (&"x".repeat(129), false), ("a<b", false)]
+    {
+        let request =
+            Request::get("/livez").header("x-request-id", given).body(Body::empty()).expect("a request");
         let answer = world.send(request).await;
         assert_eq!(answer.header("x-request-id") == given, kept, "{given:?}");
         assert!(!answer.header("x-request-id").is_empty());
@@ -57,7 +60,10 @@ async fn every_answer_has_a_request_id_and_keeps_a_browser_strict() {
     for path in ["/livez", "/login", "/v1/runs", "/nowhere", "/assets/style.css"] {
         let answer = get(&world, path).await;
         let policy = answer.header("content-security-policy");
-        assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{path}: {policy}"
+        );
         assert!(!policy.contains("unsafe"), "{path}: {policy}");
         assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
     }

@@ -11,13 +11,13 @@ async fn each_page_says_what_there_is() {
     world.set_up().await;
     let (_, receipt) = world.blocked().await;
     let browser = Browser::signed_in(&world, Scope::Operator).await;
-    let mut said = String::new();
+    let mut said = Vec::new();
     for path in ["/", "/runs", "/effects", "/workflows", "/workflows/pay", "/blocks", "/blocks/charge-card"] {
         let answer = browser.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text);
-        said.push_str(&format!("## {path}\n{}\n\n", told::page(&answer.text)));
+        said.push(format!("## {path}\n{}\n", told::page(&answer.text)));
     }
-    insta::assert_snapshot!("lists", said);
+    insta::assert_snapshot!("lists", said.join("\n"));
     let effect = browser.get(&format!("/effects/{}", receipt.id)).await;
     assert!(!effect.text.contains("canary"));
     insta::assert_snapshot!("effect", told::page(&effect.text));
@@ -100,7 +100,13 @@ async fn foreign_text_is_shown_and_never_read_as_markup() {
     let key = world.key(Scope::Admin);
     world.ask(key, "POST", "/v1/blocks/charge-card", &[], ATTACK).await.with(201);
     world
-        .ask(key, "PUT", "/v1/workflows/pay", &[], crate::world::DEFINITION.to_owned() + &format!("# {ATTACK}\n"))
+        .ask(
+            key,
+            "PUT",
+            "/v1/workflows/pay",
+            &[],
+            crate::world::DEFINITION.to_owned() + &format!("# {ATTACK}\n"),
+        )
         .await
         .with(201);
     world.call("POST", "/v1/workflows/pay/activate", json!({})).await.with(200);
@@ -135,9 +141,10 @@ async fn the_box_finds_any_id_and_any_record() {
     world.set_up().await;
     let (run, receipt) = world.blocked().await;
     let browser = Browser::signed_in(&world, Scope::Viewer).await;
-    for (q, place) in
-        [(run.to_string(), format!("/runs/{run}")), (receipt.id.to_string(), format!("/effects/{}", receipt.id))]
-    {
+    for (q, place) in [
+        (run.to_string(), format!("/runs/{run}")),
+        (receipt.id.to_string(), format!("/effects/{}", receipt.id)),
+    ] {
         let answer = browser.get(&format!("/runs?q={q}")).await;
         assert_eq!((answer.status.as_u16(), answer.header("location")), (303, place.as_str()));
     }

@@ -25,7 +25,7 @@ async fn one_idempotency_key_starts_one_run() {
     assert_eq!(busy.with(409)["code"], "idempotency_key_busy");
     world.execute("UPDATE idempotent_requests SET begun_at = now() - interval '61 seconds'").await;
     assert_eq!(start("k", r#"{"input":{"cents":1}}"#).await.with(200), first, "the same run");
-    assert_eq!(start("other", r#"{"input":{"cents":1}}"#).await.with(201)["id"] == first["id"], false);
+    assert_ne!(start("other", r#"{"input":{"cents":1}}"#).await.with(201)["id"], first["id"]);
     // A failure frees its key.
     start("f", r#"{"input":7,"record":""}"#).await.with(400);
     start("f", r#"{"input":7}"#).await.with(201);
@@ -54,8 +54,9 @@ async fn runs_are_found_by_what_people_know_of_them() {
     let world = World::new().await;
     world.set_up().await;
     let (blocked, _) = world.blocked().await;
-    let run =
-        world.call("POST", "/v1/workflows/pay/runs", json!({ "input": { "cents": 0 }, "record": "order-2" })).await;
+    let run = world
+        .call("POST", "/v1/workflows/pay/runs", json!({ "input": { "cents": 0 }, "record": "order-2" }))
+        .await;
     let waiting = run.with(201)["id"].clone();
     for (query, expected) in [
         ("", vec![&waiting, &json!(blocked)]),
@@ -70,7 +71,8 @@ async fn runs_are_found_by_what_people_know_of_them() {
         ("workflow=%00", vec![]),
     ] {
         let found = world.get(&format!("/v1/runs?{query}")).await.with(200);
-        let ids: Vec<&Value> = found["items"].as_array().expect("a list").iter().map(|run| &run["id"]).collect();
+        let ids: Vec<&Value> =
+            found["items"].as_array().expect("a list").iter().map(|run| &run["id"]).collect();
         assert_eq!(ids, expected, "{query}");
     }
     world.get("/v1/runs?state=sleeping").await.with(400);
@@ -101,7 +103,8 @@ async fn a_cancelled_run_ends_and_what_it_sent_can_still_be_resolved() {
     assert_eq!(cancelled["state"], "cancelled");
     let again = world.call("POST", &format!("{path}/cancel"), Value::Null).await.with(409);
     assert_eq!(again["code"], "conflict");
-    let body = json!({ "outcome": "verified", "evidence": "seen in their books", "answer": { "status": 200 } });
+    let body =
+        json!({ "outcome": "verified", "evidence": "seen in their books", "answer": { "status": 200 } });
     let resolved = world.call("POST", &format!("/v1/effects/{}/resolve", receipt.id), body).await.with(200);
     assert_eq!((&resolved["to"], &resolved["resumed"]), (&json!("verified"), &json!(false)));
     let audit = &world.get(&format!("{path}/timeline")).await.with(200)["audit"];

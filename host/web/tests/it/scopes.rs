@@ -7,7 +7,8 @@ use crate::world::World;
 
 /// Every operation under `/v1` of the description: method, path, scope.
 pub(crate) fn operations() -> Vec<(String, String, Scope)> {
-    let document: Value = serde_json::from_str(&counterfoil_web::document().to_json().expect("writes")).expect("JSON");
+    let document: Value =
+        serde_json::from_str(&counterfoil_web::document().to_json().expect("writes")).expect("JSON");
     let mut operations = Vec::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
         for (method, operation) in item.as_object().expect("operations") {

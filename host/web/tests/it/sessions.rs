@@ -27,7 +27,7 @@ impl<'a> Browser<'a> {
     }
 
     pub(crate) fn keep_cookie(&mut self, answer: &Answer) {
-        self.cookie = answer.header("set-cookie").split(';').next().unwrap_or_default().to_owned();
+        self.cookie = answer.header("set-cookie").split(';').next().unwrap_or_default().into();
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -41,7 +41,8 @@ impl<'a> Browser<'a> {
     }
 
     pub(crate) async fn post_from(&self, path: &str, fields: &[(&str, &str)], site: &str) -> Answer {
-        let body: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let body: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
         let request = Request::post(path)
             .header("cookie", &self.cookie)
             .header("content-type", "application/x-www-form-urlencoded")
@@ -54,7 +55,8 @@ impl<'a> Browser<'a> {
         let page = self.get(page).await;
         let token = page.text.split_once("name=\"form_token\" value=\"").expect("a token").1;
         let token = token.split_once('"').expect("ends").0;
-        let fields: Vec<(&str, &str)> = [("form_token", token)].into_iter().chain(fields.iter().copied()).collect();
+        let fields: Vec<(&str, &str)> =
+            [("form_token", token)].into_iter().chain(fields.iter().copied()).collect();
         self.post(path, &fields).await
     }
 }
@@ -76,10 +78,15 @@ async fn nobody_sees_a_page_without_signing_in_and_comes_back_to_it_after() {
     let browser = Browser::new(&world);
     for path in ["/", "/runs", "/effects", "/workflows", "/blocks", "/runs/run_01h455vb4pex5vsknk084sn02q"] {
         let answer = browser.get(path).await;
-        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, format!("/login?next={path}").as_str()));
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("location")),
+            (303, format!("/login?next={path}").as_str())
+        );
     }
     let key = world.key(Scope::Viewer);
-    for (next, expected) in [("/runs", "/runs"), ("", "/"), ("//evil.example", "/"), ("https://evil.example", "/")] {
+    for (next, expected) in
+        [("/runs", "/runs"), ("", "/"), ("//evil.example", "/"), ("https://evil.example", "/")]
+    {
         let answer = browser.post("/login", &[("key", key), ("next", next)]).await;
         assert_eq!(answer.header("location"), expected, "{next}");
     }
@@ -107,7 +114,8 @@ async fn a_session_holds_no_secret_and_ends_with_its_key() {
 
     let keys = world.get("/v1/keys").await.with(200);
     let prefix = key.split('_').nth(1).expect("a prefix");
-    let row = keys["items"].as_array().expect("a list").iter().find(|row| row["prefix"] == prefix).expect("ours");
+    let row =
+        keys["items"].as_array().expect("a list").iter().find(|row| row["prefix"] == prefix).expect("ours");
     let path = format!("/v1/keys/{}", row["id"].as_str().expect("an id"));
     assert_eq!(world.call("DELETE", &path, serde_json::Value::Null).await.status, 204);
     assert_eq!(browser.get("/runs").await.status, 303);

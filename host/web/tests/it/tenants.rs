@@ -34,8 +34,9 @@ async fn a_stranger_learns_nothing_from_any_route() {
     let base = json!({ "base_url": "https://api.example.com" });
     world.call("PUT", "/v1/connections/payments", base).await.with(200);
     let (run, receipt) = world.blocked().await;
-    let event =
-        world.call("POST", "/v1/events", json!({ "type": "order.placed" })).await.with(202)["events"][0]["id"].clone();
+    let event = world.call("POST", "/v1/events", json!({ "type": "order.placed" })).await.with(202)["events"]
+        [0]["id"]
+        .clone();
     let key = world.get("/v1/keys").await.with(200)["items"][0]["id"].clone();
     let stranger = world.new_tenant(TenantId(Uuid::now_v7()), "other").await;
     let stranger = &stranger[&Scope::Admin];

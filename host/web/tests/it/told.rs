@@ -52,7 +52,11 @@ pub(crate) fn ids(text: &str) -> String {
     told
 }
 
-fn numbered<'a>(word: &'a str, seen: &mut HashMap<String, String>, counts: &mut HashMap<&'a str, usize>) -> String {
+fn numbered<'a>(
+    word: &'a str,
+    seen: &mut HashMap<String, String>,
+    counts: &mut HashMap<&'a str, usize>,
+) -> String {
     let Some((prefix, id)) = word.split_once('_') else { return word.into() };
     if !PREFIXES.contains(&prefix) || id.len() != ID_LEN {
         return word.into();
@@ -81,10 +85,17 @@ pub(crate) fn page(html: &str) -> String {
             told.push_str("(time)");
             rest = rest.split_once("</time>").expect("a time ends").1;
         }
+        if tag == "strong class=\"age\"" {
+            told.push_str("(age)");
+            rest = rest.split_once("</strong>").expect("an age ends").1;
+        }
         if let Some(control) = control(name, tag) {
             told.push_str(&control);
         }
-        if matches!(name, "h1" | "h2" | "h3" | "p" | "li" | "tr" | "div" | "pre" | "summary" | "legend" | "label") {
+        if matches!(
+            name,
+            "h1" | "h2" | "h3" | "p" | "li" | "tr" | "div" | "pre" | "summary" | "legend" | "label"
+        ) {
             told.push('\n');
         }
         if matches!(name, "td" | "th" | "dt" | "dd") && tag.starts_with('/') {

@@ -8,9 +8,14 @@ use crate::world::{DEFINITION, World};
 async fn a_definition_becomes_a_version_is_activated_and_reads_back() {
     let world = World::new().await;
     let key = world.key(Scope::Author);
-    let save = |text: String| world.ask(key, "PUT", "/v1/workflows/pay", &[("content-type", "application/yaml")], text);
+    let save = |text: String| {
+        world.ask(key, "PUT", "/v1/workflows/pay", &[("content-type", "application/yaml")], text)
+    };
     let refused = save(DEFINITION.into()).await.with(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/steps/1/decide/switch/0/do/0/charge/block", "no such block yet");
+    assert_eq!(
+        refused["errors"][0]["pointer"], "/steps/1/decide/switch/0/do/0/charge/block",
+        "no such block yet"
+    );
 
     world.ask(key, "POST", "/v1/blocks/charge-card", &[], "charges").await.with(201);
     let checked = world.ask(key, "PUT", "/v1/workflows/pay?check=true", &[], DEFINITION).await.with(200);
@@ -42,13 +47,13 @@ async fn a_definition_becomes_a_version_is_activated_and_reads_back() {
 #[tokio::test]
 async fn every_problem_of_a_definition_is_told_with_its_place() {
     let world = World::new().await;
-    let text =
-        "name: pay\nsteps:\n  - a: { block: nope }\n  - b: { set: \"=steps.c.output\" }\n  - b: { delay: soon }\n";
+    let text = "name: pay\nsteps:\n  - a: { block: nope }\n  - b: { set: \"=steps.c.output\" }\n  - b: { delay: soon }\n";
     let refused = world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], text).await;
     assert_eq!(refused.header("content-type"), "application/problem+json");
     insta::assert_snapshot!(told::json(&refused.with(422)));
     let other_name = "name: other\nsteps:\n  - a: { delay: 1s }\n";
-    let refused = world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], other_name).await.with(400);
+    let refused =
+        world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], other_name).await.with(400);
     assert_eq!(refused["errors"][0]["pointer"], "/name");
     let large = "#".repeat((256 << 10) + 1);
     world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], large).await.with(413);

@@ -33,7 +33,7 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 /// Longer than any test.
-const LEASE: Duration = Duration::from_secs(600);
+const LEASE: Duration = Duration::from_mins(10);
 
 /// Two steps and a switch: enough for every kind of row of a timeline.
 pub(crate) const DEFINITION: &str = "\
@@ -228,8 +228,13 @@ impl World {
         let step = self.claim().await;
         let receipt = self.dispatch(&step, "http://127.0.0.1:9/charges").await;
         let reason = "the connection was reset".into();
-        let lose =
-            Transition::new(self.tenant, receipt.id, ReceiptState::Dispatched, Actor::Host, Move::Lose { reason });
+        let lose = Transition::new(
+            self.tenant,
+            receipt.id,
+            ReceiptState::Dispatched,
+            Actor::Host,
+            Move::Lose { reason },
+        );
         let blocking = Blocking {
             fence: step.fence,
             run,
@@ -268,7 +273,10 @@ fn receipt(step: &Claimed, url: &str) -> Receipt {
     let request = counterfoil_domain::effect::HttpRequest {
         method: "POST".into(),
         url: "/charges".into(),
-        headers: vec![("content-type".into(), "application/json".into()), ("authorization".into(), "canary".into())],
+        headers: vec![
+            ("content-type".into(), "application/json".into()),
+            ("authorization".into(), "canary".into()),
+        ],
         body: br#"{"cents":100}"#.to_vec(),
     };
     let scope = ContentScope::Lineage(step.place.lineage);

@@ -84,7 +84,9 @@ pub(crate) async fn resolve(
     given: ResolutionGiven,
 ) -> Result<Resolved, Problem> {
     let ResolutionGiven { outcome, evidence, answer, provider_receipt_id, resume, dry_run } = given;
-    for (pointer, text) in [("/evidence", Some(&evidence)), ("/provider_receipt_id", provider_receipt_id.as_ref())] {
+    for (pointer, text) in
+        [("/evidence", Some(&evidence)), ("/provider_receipt_id", provider_receipt_id.as_ref())]
+    {
         if text.is_some_and(|text| text.contains('\0')) {
             return Err(Problem::bad_field(pointer, "a NUL character cannot be kept"));
         }
@@ -104,13 +106,13 @@ pub(crate) async fn resolve(
     if dry_run {
         let seen = app.store.receipt(who.tenant, id).await?.ok_or_else(Problem::not_found)?;
         let now = app.store.ping().await?;
-        decide(&seen.receipt, now).map_err(refused)?;
+        decide(&seen.receipt, now).map_err(|why| refused(&why))?;
         return Ok(resolved(seen.receipt.run, resume));
     }
     match app.store.resolve(who.tenant, id, decide, resume, &who.actor()).await? {
         StoreResolved::Done { resumed, run } => Ok(resolved(run, resumed)),
         StoreResolved::NotFound => Err(Problem::not_found()),
-        StoreResolved::Refused(why) => Err(refused(why)),
+        StoreResolved::Refused(why) => Err(refused(&why)),
     }
 }
 
@@ -121,7 +123,10 @@ fn recorded(answer: AnswerGiven) -> Result<Recorded, Problem> {
     }
     let is_field = |text: &String| text.chars().all(|sign| !sign.is_control());
     if !headers.iter().all(|(name, value)| !name.is_empty() && is_field(name) && is_field(value)) {
-        return Err(Problem::bad_field("/answer/headers", "a header field has a name, and no control characters"));
+        return Err(Problem::bad_field(
+            "/answer/headers",
+            "a header field has a name, and no control characters",
+        ));
     }
     let body = match (body, json) {
         (Some(_), Some(_)) => {
@@ -136,15 +141,22 @@ fn recorded(answer: AnswerGiven) -> Result<Recorded, Problem> {
         }
         (None, None) => String::new(),
     };
-    Ok(Recorded::Answer(Answer::Http(HttpResponse { status, headers, body: body.into_bytes(), truncated: false })))
+    Ok(Recorded::Answer(Answer::Http(HttpResponse {
+        status,
+        headers,
+        body: body.into_bytes(),
+        truncated: false,
+    })))
 }
 
-fn refused(why: Unresolvable) -> Problem {
-    match &why {
+fn refused(why: &Unresolvable) -> Problem {
+    match why {
         Unresolvable::NotUnknown(_) => Problem::new(Code::NotUnknown, why.to_string()),
         Unresolvable::TooEarly(_) => Problem::new(Code::TooEarly, why.to_string()),
         Unresolvable::NoEvidence => Problem::bad_field("/evidence", why.to_string()),
-        Unresolvable::NoAnswer | Unresolvable::NeedlessAnswer => Problem::bad_field("/answer", why.to_string()),
+        Unresolvable::NoAnswer | Unresolvable::NeedlessAnswer => {
+            Problem::bad_field("/answer", why.to_string())
+        }
         Unresolvable::TooLarge => Problem::new(Code::TooLarge, why.to_string()),
     }
 }

@@ -183,7 +183,8 @@ pub(crate) struct Resolution {
     pub(crate) allowed_from: Option<DateTime<Utc>>,
 }
 
-const OUTCOMES: [Outcome; 4] = [Outcome::Verified, Outcome::Committed, Outcome::Abandoned, Outcome::Compensated];
+const OUTCOMES: [Outcome; 4] =
+    [Outcome::Verified, Outcome::Committed, Outcome::Abandoned, Outcome::Compensated];
 
 impl From<ReceiptView> for EffectDetail {
     fn from(view: ReceiptView) -> Self {
@@ -203,8 +204,8 @@ impl From<ReceiptView> for EffectDetail {
             effect,
             position: receipt.position,
             attempt: receipt.attempt,
-            request_hash: hex(&receipt.request.request_hash),
-            destination: hex(&receipt.request.destination),
+            request_hash: hex::encode(receipt.request.request_hash),
+            destination: hex::encode(receipt.request.destination),
             idempotency_key: receipt.request.idempotency_key,
             provider_receipt_id: view.provider_receipt_id,
             preview: receipt.request.preview,
@@ -269,8 +270,4 @@ impl From<HistoryEntry> for Moved {
         let HistoryEntry { at, from, to, actor, evidence } = entry;
         Self { at, from, to, actor, evidence }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

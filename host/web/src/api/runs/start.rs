@@ -71,7 +71,9 @@ async fn active(app: &App, who: &Principal, name: &str) -> Result<ActiveVersion,
         return Err(Problem::not_found());
     }
     match app.store.active(who.tenant, name).await? {
-        Some(active) if active.paused => Err(Problem::new(Code::WorkflowPaused, format!("`{name}` is paused"))),
+        Some(active) if active.paused => {
+            Err(Problem::new(Code::WorkflowPaused, format!("`{name}` is paused")))
+        }
         Some(active) => Ok(active),
         None if app.store.workflow(who.tenant, name).await?.is_some() => {
             Err(Problem::new(Code::WorkflowNotActive, format!("no version of `{name}` is active")))

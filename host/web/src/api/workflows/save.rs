@@ -34,16 +34,24 @@ pub(super) struct Valid {
 }
 
 /// Checks a definition against the blocks that there are, and compiles it.
-pub(super) async fn compile(app: &App, who: &Principal, name: &str, source: &str) -> Result<Version, Problem> {
+pub(super) async fn compile(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    source: &str,
+) -> Result<Version, Problem> {
     if !is_name(name) {
-        return Err(Problem::bad_request("a workflow's name is a lowercase letter, then letters, digits and hyphens"));
+        return Err(Problem::bad_request(
+            "a workflow's name is a lowercase letter, then letters, digits and hyphens",
+        ));
     }
     let authored = Authored::read(source).map_err(|problem| invalid(vec![problem]))?;
     let names: Vec<String> = authored.blocks().into_iter().collect();
     let blocks = app.store.newest_blocks(who.tenant, &names).await?;
     let version = authored.compile(&blocks).map_err(invalid)?;
     if version.definition.name != name {
-        let detail = format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
+        let detail =
+            format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
         return Err(Problem::bad_field("/name", detail));
     }
     Ok(version)
@@ -82,7 +90,9 @@ pub(super) async fn save(
     let saved = app.store.save_workflow(who.tenant, name, &new).await?;
     if !saved.unchanged {
         let detail = json!({ "workflow": name, "version": saved.number });
-        app.store.record_audit(who.tenant, &who.actor(), "workflow.save", Some(saved.version.0), &detail).await?;
+        app.store
+            .record_audit(who.tenant, &who.actor(), "workflow.save", Some(saved.version.0), &detail)
+            .await?;
     }
     let active = app.store.active(who.tenant, name).await?.map(|active| active.number);
     Ok(Saved {

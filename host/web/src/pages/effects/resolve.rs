@@ -37,7 +37,12 @@ pub(super) struct Given {
 impl Given {
     /// A form that nobody has filled in.
     pub(super) fn blank() -> Self {
-        Self { status: "200".into(), content_type: "application/json".into(), resume: "yes".into(), ..Self::default() }
+        Self {
+            status: "200".into(),
+            content_type: "application/json".into(),
+            resume: "yes".into(),
+            ..Self::default()
+        }
     }
 
     fn outcome(&self) -> Result<Outcome, Problem> {
@@ -60,8 +65,11 @@ impl Given {
     }
 
     fn answer(&self) -> Result<AnswerGiven, Problem> {
-        let status =
-            self.status.trim().parse().map_err(|_| Problem::bad_field("/answer/status", "a status is 200 to 599"))?;
+        let status = self
+            .status
+            .trim()
+            .parse()
+            .map_err(|_| Problem::bad_field("/answer/status", "a status is 200 to 599"))?;
         let content_type = self.content_type.trim();
         let headers = match content_type {
             "" => Vec::new(),
