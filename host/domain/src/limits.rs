@@ -62,16 +62,22 @@ pub const HOST_LOSSES_MAX: u32 = 5;
 pub fn bounded_text(text: &str, bytes_max: usize) -> String {
     const MARK: &str = "…";
     let mut bounded = String::new();
+    // Where the text can be cut and still leave room for the mark.
+    let mut cut = 0;
     for character in text.chars() {
-        let before = bounded.len();
+        if bounded.len() + MARK.len() <= bytes_max {
+            cut = bounded.len();
+        }
         if character.is_control() && character != '\n' && character != '\t' {
             bounded.extend(character.escape_default());
         } else {
             bounded.push(character);
         }
-        if bounded.len() > bytes_max.saturating_sub(MARK.len()) {
-            bounded.truncate(before);
-            bounded.push_str(MARK);
+        if bounded.len() > bytes_max {
+            bounded.truncate(cut);
+            if cut + MARK.len() <= bytes_max {
+                bounded.push_str(MARK);
+            }
             return bounded;
         }
     }
@@ -89,6 +95,10 @@ mod tests {
             ("a\u{1b}[31mb\0", 100, "a\\u{1b}[31mb\\u{0}"),
             ("line\nnext", 100, "line\nnext"),
             ("ääää", 7, "ää…"),
+            ("ääää", 8, "ääää"),
+            ("abc", 3, "abc"),
+            ("abcd", 3, "…"),
+            ("abcd", 2, ""),
             ("", 0, ""),
         ] {
             assert_eq!(bounded_text(text, bytes_max), expected, "{text:?}");

@@ -44,7 +44,9 @@ struct ReceiptRow {
     step_settled: bool,
 }
 
+/// Read whole by `Debug`, for the violation that it makes.
 #[derive(Debug, FromRow)]
+#[expect(dead_code, reason = "`node` is read by Debug")]
 struct StuckRow {
     node: String,
     wait: String,
@@ -96,6 +98,20 @@ pub async fn reconcile(pool: &PgPool, calls: &[Call]) -> anyhow::Result<Reconcil
     }
     judge_waiting(&mut found, pool).await?;
     Ok(found)
+}
+
+/// The run whose input has this field, if one was admitted.
+///
+/// # Errors
+/// The database cannot be read.
+pub async fn run_with_input(pool: &PgPool, field: &str, value: &str) -> anyhow::Result<Option<Uuid>> {
+    let run = sqlx::query_scalar("SELECT id FROM runs WHERE input ->> $1 = $2")
+        .bind(field)
+        .bind(value)
+        .fetch_optional(pool)
+        .await
+        .context("reading runs")?;
+    Ok(run)
 }
 
 /// At most one call a receipt, after it was dispatched, for what it says was sent.

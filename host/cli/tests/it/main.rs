@@ -1,7 +1,9 @@
 //! The real program, from its command line to its exit code.
 
 mod configuration;
+mod crash_walk;
 mod definition;
 mod host;
 mod program;
 mod usage;
+mod world;
