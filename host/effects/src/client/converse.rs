@@ -10,26 +10,24 @@ use bytes::Bytes;
 use counterfoil_domain::effect::HttpResponse;
 use counterfoil_domain::ports::Site;
 use http::{HeaderMap, Request, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout_at;
 
-use super::request::Upload;
 use super::wire::{RequestSide, Wire};
 use super::{Budget, Deadline, Lost, LostKind, chain};
 
 /// Writes the request and reads its answer.
 pub(super) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: RequestSide<'_, S>,
-    message: Request<Bytes>,
+    mut message: Request<Full<Bytes>>,
     budget: &Budget,
     deadline: &Deadline,
     wire: &Wire<'_>,
 ) -> Result<HttpResponse, Lost> {
-    let mut message = message.map(|body| Upload::new(body, Arc::clone(&wire.body_taken)));
     let informational = Arc::clone(&wire.informational);
     hyper::ext::on_informational(&mut message, move |_| {
         informational.fetch_add(1, Ordering::Relaxed);

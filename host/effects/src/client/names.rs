@@ -9,7 +9,7 @@ use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerCon
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ClientError, NotSent, chain};
+use super::{ClientError, NotSent};
 
 /// One question to one name server: three of them fit into the budget of a look-up.
 const QUESTION_MS_MAX: u64 = 600;
@@ -76,7 +76,7 @@ impl Names {
         let answer = timeout_at(until, self.0.lookup_ip(format!("{name}.")))
             .await
             .map_err(|_| NotSent::dns(format!("resolving {name} took too long")))?
-            .map_err(|error| NotSent::dns(format!("resolving {name}: {}", chain(&error))))?;
+            .map_err(|error| NotSent::dns(format!("resolving {name}: {error}")))?;
         let addresses: Vec<_> = answer.iter().collect();
         if addresses.is_empty() { Err(NotSent::dns(format!("{name} has no address"))) } else { Ok(addresses) }
     }

@@ -1,16 +1,10 @@
 //! From a request's parts to the message that is written.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
 use counterfoil_domain::outbound::{judge_headers, judge_method};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use hyper::body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 
 use super::{NotSent, WireRequest};
 
@@ -18,12 +12,12 @@ use super::{NotSent, WireRequest};
 const AGENT: HeaderValue = HeaderValue::from_static("counterfoil");
 
 /// Judges the parts again, whoever made them, and adds what the message needs.
-pub(super) fn message(request: &WireRequest) -> Result<Request<Bytes>, NotSent> {
+pub(super) fn message(request: &WireRequest) -> Result<Request<Full<Bytes>>, NotSent> {
     judge_method(&request.method).map_err(NotSent::refused)?;
     let method = Method::try_from(request.method.as_str()).map_err(NotSent::refused)?;
     let uri = Uri::try_from(request.destination.path_and_query()).map_err(NotSent::refused)?;
 
-    let mut message = Request::new(request.body.clone());
+    let mut message = Request::new(Full::new(request.body.clone()));
     *message.headers_mut() = headers(request)?;
     if !request.body.is_empty() || matches!(method, Method::POST | Method::PUT | Method::PATCH) {
         message.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(request.body.len()));
@@ -48,39 +42,4 @@ fn headers(request: &WireRequest) -> Result<HeaderMap, NotSent> {
     headers.entry(USER_AGENT).or_insert(AGENT);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Ok(headers)
-}
-
-/// A body in one piece that says when it was taken.
-pub(super) struct Upload {
-    bytes: Option<Bytes>,
-    taken: Arc<AtomicBool>,
-}
-
-impl Upload {
-    pub(super) fn new(bytes: Bytes, taken: Arc<AtomicBool>) -> Self {
-        // The HTTP layer never asks for an empty body.
-        taken.store(bytes.is_empty(), Ordering::Relaxed);
-        Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), taken }
-    }
-}
-
-impl Body for Upload {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.taken.store(true, Ordering::Relaxed);
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }

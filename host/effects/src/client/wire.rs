@@ -30,8 +30,6 @@ pub(super) struct Wire<'a> {
     /// What `kernel_bytes` was when the request began.
     request_begins_at: AtomicU64,
     window_closed: AtomicBool,
-    /// Set when the HTTP layer has taken the last byte of the body.
-    pub(super) body_taken: Arc<AtomicBool>,
     /// Informational answers so far.
     pub(super) informational: Arc<AtomicUsize>,
     informational_max: usize,
@@ -51,7 +49,6 @@ impl<'a> Wire<'a> {
             kernel_bytes: AtomicU64::new(0),
             request_begins_at: AtomicU64::new(NOWHERE),
             window_closed: AtomicBool::new(false),
-            body_taken: Arc::default(),
             informational: Arc::default(),
             informational_max,
         }
@@ -157,8 +154,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestSide<'_, S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        // The HTTP layer flushes when its own buffer is empty, and fills that with the body as soon as it takes it.
-        if !self.is_complete && self.wire.is_sent() && self.wire.body_taken.load(Ordering::Relaxed) {
+        // The HTTP layer puts the whole request into its buffer, body in one piece, before it writes; it flushes when
+        // that is empty.
+        if !self.is_complete && self.wire.is_sent() {
             self.is_complete = true;
             self.wire.faults.reach(Site::AfterLastByte);
         }

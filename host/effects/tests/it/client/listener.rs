@@ -70,8 +70,8 @@ pub(super) async fn read_rest(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> 
 }
 
 fn is_whole(sent: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(sent);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let Some(end) = sent.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
+    let (head, body) = (String::from_utf8_lossy(&sent[..end]), &sent[end + 4..]);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     body.len() >= length.map_or(0, |length| length.parse().expect("a number"))
 }

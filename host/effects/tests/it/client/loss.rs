@@ -40,8 +40,12 @@ async fn an_answer_that_cannot_be_read_is_lost() {
         let (begin, end) = ("HTTP/1.1 200 OK\r\nx-a: ", "\r\ncontent-length: 0\r\n\r\n");
         format!("{begin}{}{end}", "a".repeat(bytes - begin.len() - end.len()))
     };
-    let informational =
-        |count| format!("{}HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(count));
+    let informational = |count| {
+        format!(
+            "{}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(count)
+        )
+    };
     let malformed = Came::Lost(LostKind::Malformed);
     let too_large = Came::Lost(LostKind::HeadTooLarge);
     for (name, answer, expected) in [
