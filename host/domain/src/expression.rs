@@ -15,6 +15,7 @@ mod environment;
 mod error;
 mod nesting;
 mod object;
+mod pointer;
 mod scope;
 mod template;
 mod value;
@@ -27,10 +28,11 @@ use serde_json::Value;
 pub use self::compiled::{Compile, Compiled};
 use self::environment::Pattern;
 pub use self::error::{EvaluationError, ExpressionError, Reason};
+pub(crate) use self::pointer::{Pointer, child};
 use self::scope::{Need, Path};
 pub use self::scope::{Root, Scope};
+pub(crate) use self::template::text;
 pub use self::template::{RenderError, Template, TemplateError};
-pub(crate) use self::template::{child, text};
 
 /// Text of one expression: longer logic belongs in a block, where it can be tested.
 pub const EXPRESSION_BYTES_MAX: usize = 1_024;

@@ -12,6 +12,7 @@ mod duration;
 pub mod plan;
 mod problem;
 mod render;
+mod scalars;
 mod source;
 
 pub use self::advance::advance;
@@ -25,6 +26,8 @@ pub use self::problem::{Problem, ProblemCode};
 pub const DEFINITION_BYTES_MAX: usize = 256 << 10;
 /// Steps of a workflow, nested ones included: larger ones want to be several workflows.
 pub const STEPS_MAX: usize = 500;
+/// Expressions in the values of a workflow: compiling one takes 50 microseconds.
+pub const EXPRESSIONS_MAX: usize = 2_000;
 /// Lists of steps within lists of steps: checking and compiling recurse over them.
 pub const STEPS_DEPTH_MAX: usize = 16;
 /// Triggers of a workflow, and invariants of one: each is checked on every event, or every dispatch.

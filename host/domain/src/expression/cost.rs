@@ -3,11 +3,12 @@
 //! cost = nodes × (bytes of what is read, or of the largest value that can come up if that is more
 //!                 + for each comprehension: its elements × the bytes of the outer values that its body reads)
 //!
-//! Sizes are upper bounds, found without evaluating. The size of what a comprehension's body yields is kept as
-//! a part per element and a multiple of the element's own size, so that `items.map(x, x.name)` counts for no more than
+//! Sizes are upper bounds, found without evaluating. What a comprehension's body makes of its element is kept apart, as
+//! the parts of the element that are in it: so `items.map(x, {'id': x.id, 'name': x.name})` counts for no more than
 //! `items`, however unequal its elements are.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
@@ -27,40 +28,61 @@ pub(super) fn of(tree: &IdedExpr, weight: u64, needs: &BTreeMap<Root, Need>, sco
     let mut estimate =
         Estimate { scope, variable: None, outer_bytes: 0, largest_bytes: read, loops_bytes: 0 };
     let result = estimate.extent(tree);
-    estimate.note_largest(result);
+    estimate.note_largest(&result);
     weight.saturating_mul(estimate.largest_bytes.saturating_add(estimate.loops_bytes))
 }
 
 /// An upper bound of a value's size.
-#[derive(Debug, Clone, Copy, Default)]
-struct Extent {
+#[derive(Debug, Clone, Default)]
+struct Extent<'a> {
     bytes: u64,
-    /// That many times the size of the comprehension's element comes on top.
-    elements_multiple: u64,
+    /// Parts of the comprehension's element that come on top: the fields that lead to each, and how often it is there.
+    of_element: BTreeMap<Vec<&'a str>, u64>,
     /// Elements or entries, for a container.
     len: u64,
 }
 
-impl Extent {
+impl Extent<'_> {
     fn bytes(bytes: u64) -> Self {
-        Self { bytes, elements_multiple: 0, len: bytes }
+        Self { bytes, of_element: BTreeMap::new(), len: bytes }
     }
 
     fn plus(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
-            elements_multiple: self.elements_multiple.saturating_add(other.elements_multiple),
             len: self.len.saturating_add(other.len),
+            of_element: merged(self.of_element, other.of_element, u64::saturating_add),
         }
     }
 
     fn or(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.max(other.bytes),
-            elements_multiple: self.elements_multiple.max(other.elements_multiple),
             len: self.len.max(other.len),
+            of_element: merged(self.of_element, other.of_element, u64::max),
         }
     }
+
+    /// How often any one part of the element is in it, at most: by itself, and in the larger parts around it.
+    fn element_multiple(&self) -> u64 {
+        let times = |part: &Vec<&str>| {
+            let around = self.of_element.iter().filter(|(whole, _)| part.starts_with(whole));
+            around.map(|(_, times)| *times).fold(0, u64::saturating_add)
+        };
+        self.of_element.keys().map(times).max().unwrap_or(0)
+    }
+}
+
+fn merged<'a>(
+    mut left: BTreeMap<Vec<&'a str>, u64>,
+    right: BTreeMap<Vec<&'a str>, u64>,
+    merge: fn(u64, u64) -> u64,
+) -> BTreeMap<Vec<&'a str>, u64> {
+    for (part, times) in right {
+        let known = left.entry(part).or_insert(0);
+        *known = merge(*known, times);
+    }
+    left
 }
 
 struct Estimate<'a> {
@@ -74,15 +96,15 @@ struct Estimate<'a> {
 }
 
 impl<'a> Estimate<'a> {
-    fn extent(&mut self, expr: &'a IdedExpr) -> Extent {
+    fn extent(&mut self, expr: &'a IdedExpr) -> Extent<'a> {
         if let Some(extent) = self.path_extent(expr) {
             return extent;
         }
+        if let Some(part) = self.variable.and_then(|(variable, _)| fields_of(expr, variable)) {
+            return Extent { of_element: BTreeMap::from([(part, 1)]), ..Extent::default() };
+        }
         let extent = match &expr.expr {
             Expr::Literal(literal) => Extent::bytes(literal_bytes(literal)),
-            Expr::Ident(name) if self.variable.is_some_and(|(variable, _)| variable == name) => {
-                Extent { bytes: 0, elements_multiple: 1, len: 0 }
-            }
             // An accumulator, or the name of a type.
             Expr::Ident(_) | Expr::Unspecified | Expr::Struct(_) => Extent::bytes(SCALAR_BYTES),
             Expr::Select(select) => {
@@ -112,41 +134,41 @@ impl<'a> Estimate<'a> {
             }
             Expr::Comprehension(comprehension) => self.comprehension_extent(comprehension),
         };
-        self.note_largest(extent);
+        self.note_largest(&extent);
         extent
     }
 
-    fn path_extent(&mut self, expr: &IdedExpr) -> Option<Extent> {
+    fn path_extent(&mut self, expr: &IdedExpr) -> Option<Extent<'a>> {
         let path = Path::of(expr)?;
         if self.variable.is_some_and(|(variable, _)| variable == path.root.name()) {
             return None;
         }
         let extent = match self.scope.find(&path) {
             Some(_) if path.presence => Extent::bytes(SCALAR_BYTES),
-            Some(node) => Extent { bytes: bytes(node), elements_multiple: 0, len: len(node) },
+            Some(node) => Extent { bytes: bytes(node), of_element: BTreeMap::new(), len: len(node) },
             None => Extent::default(),
         };
         self.outer_bytes = self.outer_bytes.saturating_add(extent.bytes);
         Some(extent)
     }
 
-    fn call_extent(&mut self, call: &'a CallExpr) -> Extent {
+    fn call_extent(&mut self, call: &'a CallExpr) -> Extent<'a> {
         let target = call.target.as_deref().map(|target| self.extent(target));
-        let arguments: Vec<_> = call.args.iter().map(|argument| self.extent(argument)).collect();
-        let first = target.or(arguments.first().copied()).unwrap_or_default();
-        match (call.func_name.as_str(), arguments.as_slice()) {
-            (operators::CONDITIONAL, [_, then, otherwise]) => then.or(*otherwise),
-            (operators::ADD, [left, right]) => left.plus(*right),
-            (operators::INDEX, [container, _]) => Extent { len: container.bytes, ..*container },
-            (ORDERED | "dyn", _) => first,
-            ("string" | "bytes", _) => first.plus(Extent::bytes(NUMBER_TEXT_BYTES)),
+        let mut extents: Vec<_> =
+            target.into_iter().chain(call.args.iter().map(|argument| self.extent(argument))).collect();
+        match (call.func_name.as_str(), extents.as_mut_slice()) {
+            (operators::CONDITIONAL, [_, then, otherwise]) => take(then).or(take(otherwise)),
+            (operators::ADD, [left, right]) => take(left).plus(take(right)),
+            (operators::INDEX, [container, _]) => Extent { len: container.bytes, ..take(container) },
+            (ORDERED | "dyn", [value]) => take(value),
+            ("string" | "bytes", [value]) => take(value).plus(Extent::bytes(NUMBER_TEXT_BYTES)),
             _ => Extent::bytes(SCALAR_BYTES),
         }
     }
 
-    fn comprehension_extent(&mut self, comprehension: &'a ComprehensionExpr) -> Extent {
+    fn comprehension_extent(&mut self, comprehension: &'a ComprehensionExpr) -> Extent<'a> {
         let range = self.extent(&comprehension.iter_range);
-        let outer_before = std::mem::take(&mut self.outer_bytes);
+        let outer_before = take(&mut self.outer_bytes);
         self.variable = Some((&comprehension.iter_var, range.bytes));
         let step = self.extent(&comprehension.loop_step);
         self.variable = None;
@@ -155,15 +177,28 @@ impl<'a> Estimate<'a> {
         self.outer_bytes = outer_before;
         // What the step adds to the accumulator, once per element.
         let per_element = step.bytes.saturating_mul(range.len);
-        let of_elements = step.elements_multiple.saturating_mul(range.bytes);
-        Extent { bytes: per_element.saturating_add(of_elements), elements_multiple: 0, len: range.len }
+        let of_elements = step.element_multiple().saturating_mul(range.bytes);
+        Extent { bytes: per_element.saturating_add(of_elements), of_element: BTreeMap::new(), len: range.len }
     }
 
     /// An element is at most as large as its whole range.
-    fn note_largest(&mut self, extent: Extent) {
+    fn note_largest(&mut self, extent: &Extent<'_>) {
         let element_bytes = self.variable.map_or(0, |(_, range_bytes)| range_bytes);
-        let bytes = extent.bytes.saturating_add(extent.elements_multiple.saturating_mul(element_bytes));
+        let bytes = extent.bytes.saturating_add(extent.element_multiple().saturating_mul(element_bytes));
         self.largest_bytes = self.largest_bytes.max(bytes);
+    }
+}
+
+/// The constant fields below the variable that `expr` is, if it is that.
+fn fields_of<'a>(expr: &'a IdedExpr, variable: &str) -> Option<Vec<&'a str>> {
+    match &expr.expr {
+        Expr::Ident(name) => (name == variable).then(Vec::new),
+        Expr::Select(select) if !select.test => {
+            let mut fields = fields_of(&select.operand, variable)?;
+            fields.push(&select.field);
+            Some(fields)
+        }
+        _ => None,
     }
 }
 

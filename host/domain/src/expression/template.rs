@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::pointer::Pointer;
 use super::value::kind_name;
 use super::{Compile, EvaluationError, Expression, ExpressionError, Scope};
 use crate::code::Code;
@@ -85,7 +86,7 @@ impl Template {
     /// Every expression that does not compile, with its place.
     pub fn compile_all(source: &Value) -> Result<Self, Vec<TemplateError>> {
         let mut errors = Vec::new();
-        let part = compile(source, "", &mut errors);
+        let part = compile(source, &Pointer::At(""), &mut errors);
         if errors.is_empty() { Ok(Self { part }) } else { Err(errors) }
     }
 
@@ -100,28 +101,16 @@ impl Template {
     /// If an expression fails, or the result grows beyond [`PAYLOAD_BYTES_MAX`].
     pub fn render(&self, scope: &Scope<'_>) -> Result<Value, RenderError> {
         let mut rendering = Rendering { scope, room_bytes: PAYLOAD_BYTES_MAX };
-        rendering.part(&self.part, "")
+        rendering.part(&self.part, &Pointer::At(""))
     }
 
-    /// Calls `visit` with each of its expressions and their JSON Pointers.
-    pub(crate) fn each_expression<'a>(&'a self, visit: &mut dyn FnMut(&str, &'a Expression)) {
-        fn walk<'a>(part: &'a Part, pointer: &str, visit: &mut dyn FnMut(&str, &'a Expression)) {
-            match part {
-                Part::Literal(_) => {}
-                Part::Expression(expression) => visit(pointer, expression),
-                Part::List(parts) => {
-                    for (index, part) in parts.iter().enumerate() {
-                        walk(part, &child(pointer, &index.to_string()), visit);
-                    }
-                }
-                Part::Map(parts) => {
-                    for (name, part) in parts {
-                        walk(part, &child(pointer, name), visit);
-                    }
-                }
-            }
-        }
-        walk(&self.part, "", visit);
+    /// Calls `visit` with each of its expressions and its place.
+    pub(crate) fn each_expression(
+        &self,
+        pointer: &Pointer<'_>,
+        visit: &mut dyn FnMut(&Pointer<'_>, &Expression),
+    ) {
+        each_expression(&self.part, pointer, visit);
     }
 }
 
@@ -134,7 +123,7 @@ impl Compile for Template {
     }
 }
 
-fn compile(source: &Value, pointer: &str, errors: &mut Vec<TemplateError>) -> Part {
+fn compile(source: &Value, pointer: &Pointer<'_>, errors: &mut Vec<TemplateError>) -> Part {
     match source {
         Value::String(text) => match text.strip_prefix('=') {
             None => Part::Literal(source.clone()),
@@ -142,32 +131,40 @@ fn compile(source: &Value, pointer: &str, errors: &mut Vec<TemplateError>) -> Pa
             Some(expression) => match Expression::compile(expression) {
                 Ok(expression) => Part::Expression(Box::new(expression)),
                 Err(error) => {
-                    errors.push(TemplateError { pointer: pointer.to_owned(), error });
+                    errors.push(TemplateError { pointer: pointer.to_string(), error });
                     Part::Literal(Value::Null)
                 }
             },
         },
         Value::Array(elements) => {
-            let indexed = elements.iter().enumerate();
-            Part::List(
-                indexed
-                    .map(|(index, element)| compile(element, &child(pointer, &index.to_string()), errors))
-                    .collect(),
-            )
+            let compile = |(index, element)| compile(element, &Pointer::Index(pointer, index), errors);
+            Part::List(elements.iter().enumerate().map(compile).collect())
         }
-        Value::Object(fields) => Part::Map(
-            fields
-                .iter()
-                .map(|(name, value)| (name.clone(), compile(value, &child(pointer, name), errors)))
-                .collect(),
-        ),
+        Value::Object(fields) => {
+            let compile = |(name, value): (&String, &Value)| {
+                (name.clone(), compile(value, &Pointer::Field(pointer, name), errors))
+            };
+            Part::Map(fields.iter().map(compile).collect())
+        }
         other => Part::Literal(other.clone()),
     }
 }
 
-/// The JSON Pointer (RFC 6901) of a child.
-pub(crate) fn child(pointer: &str, name: &str) -> String {
-    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
+fn each_expression(part: &Part, pointer: &Pointer<'_>, visit: &mut dyn FnMut(&Pointer<'_>, &Expression)) {
+    match part {
+        Part::Literal(_) => {}
+        Part::Expression(expression) => visit(pointer, expression),
+        Part::List(parts) => {
+            for (index, part) in parts.iter().enumerate() {
+                each_expression(part, &Pointer::Index(pointer, index), visit);
+            }
+        }
+        Part::Map(parts) => {
+            for (name, part) in parts {
+                each_expression(part, &Pointer::Field(pointer, name), visit);
+            }
+        }
+    }
 }
 
 struct Rendering<'a> {
@@ -177,23 +174,21 @@ struct Rendering<'a> {
 }
 
 impl Rendering<'_> {
-    fn part(&mut self, part: &Part, pointer: &str) -> Result<Value, RenderError> {
+    fn part(&mut self, part: &Part, pointer: &Pointer<'_>) -> Result<Value, RenderError> {
         match part {
             Part::Literal(value) => self.fitting(value.clone()),
-            Part::Expression(expression) => {
-                let value = expression.evaluate(self.scope);
-                self.fitting(
-                    value.map_err(|error| RenderError::Evaluation { pointer: pointer.to_owned(), error })?,
-                )
-            }
+            Part::Expression(expression) => match expression.evaluate(self.scope) {
+                Ok(value) => self.fitting(value),
+                Err(error) => Err(RenderError::Evaluation { pointer: pointer.to_string(), error }),
+            },
             Part::List(parts) => {
-                let indexed = parts.iter().enumerate();
-                indexed.map(|(index, part)| self.part(part, &child(pointer, &index.to_string()))).collect()
+                let render = |(index, part)| self.part(part, &Pointer::Index(pointer, index));
+                parts.iter().enumerate().map(render).collect()
             }
             Part::Map(parts) => {
                 let mut fields = Map::new();
                 for (name, part) in parts {
-                    fields.insert(name.clone(), self.part(part, &child(pointer, name))?);
+                    fields.insert(name.clone(), self.part(part, &Pointer::Field(pointer, name))?);
                 }
                 Ok(Value::Object(fields))
             }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An evaluation takes at most 5 ms in a release build on a quiet machine; tests run unoptimised beside others.
-const EVALUATION_TIME_MAX: Duration = Duration::from_secs(1);
+/// How much longer an evaluation may take than to read the event that it sees. What is refused would take thousands.
+const READS_PER_EVALUATION_MAX: u32 = 50;
 
 #[derive(Deserialize)]
 struct Case {
@@ -38,7 +38,6 @@ fn large_event() -> Value {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "how long an evaluation takes is what is promised")]
 fn every_case_ends_as_told() {
     let event = large_event();
     let enriched = json!({ "tier": "gold" });
@@ -46,7 +45,6 @@ fn every_case_ends_as_told() {
     scope.add_step("enrich", &enriched);
     let mut answers = Vec::new();
     for Case { expression: source, verdict, why } in cases() {
-        let begun = Instant::now();
         let seen = match Expression::compile(&source) {
             Err(error) => format!("refuse\n{error}\n{}", error.pointed(&source)),
             Ok(expression) => match expression.evaluate(&scope) {
@@ -57,7 +55,6 @@ fn every_case_ends_as_told() {
                 Err(error) => format!("error-at-run\n{error}"),
             },
         };
-        assert!(begun.elapsed() < EVALUATION_TIME_MAX, "{source}: {:?}", begun.elapsed());
         let told = if verdict == "allow-bounded" { "allow" } else { &verdict };
         assert_eq!(seen.lines().next(), Some(told), "{source} ({why})\n{seen}");
         let shortened: Vec<String> = seen.lines().map(|line| line.chars().take(160).collect()).collect();
@@ -65,6 +62,33 @@ fn every_case_ends_as_told() {
     }
     let told = answers.join("\n\n");
     assert_snapshot!(told);
+}
+
+/// Five milliseconds in a release build on a quiet machine. Here the machine is not quiet: the yardstick is what it
+/// takes beside the evaluation to read the same event, and one of several tries must hold.
+#[test]
+fn what_is_not_refused_is_done_in_no_time() {
+    let event = large_event();
+    let text = event.to_string();
+    let scope = Scope::of_event(&event);
+    for Case { expression: source, .. } in cases() {
+        let Ok(expression) = Expression::compile(&source) else { continue };
+        let mut tries = Vec::new();
+        let is_quick = (0..10).any(|_| {
+            let reading = timed(|| serde_json::from_str::<Value>(&text).is_ok());
+            let evaluating = timed(|| expression.evaluate(&scope).is_ok());
+            tries.push((reading, evaluating));
+            evaluating < reading * READS_PER_EVALUATION_MAX
+        });
+        assert!(is_quick, "{source}: {tries:?}");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long an evaluation takes is what is promised")]
+fn timed<T>(work: impl FnOnce() -> T) -> Duration {
+    let begun = Instant::now();
+    std::hint::black_box(work());
+    begun.elapsed()
 }
 
 /// What each of these comes to, one line each.
@@ -210,7 +234,9 @@ fn maps_are_visited_in_key_order() {
 
 #[test]
 fn growth_is_counted_before_it_happens() {
-    let event = json!({ "s": "s".repeat(1 << 10), "list": vec![vec!["x"; 100]; 100] });
+    let lead = json!({ "a": "a".repeat(50), "b": "b", "c": "c", "d": "d" });
+    let event =
+        json!({ "s": "s".repeat(1 << 10), "list": vec![vec!["x"; 100]; 100], "leads": vec![lead; 1_000] });
     let scope = Scope::of_event(&event);
     let doubled = format!("[event.s]{}", ".map(x, x + x)".repeat(20));
     let folded = format!("event.list{}", ".map(x, x + x)".repeat(20));
@@ -222,6 +248,12 @@ fn growth_is_counted_before_it_happens() {
         // Unequal elements count for what they are, not each for the largest.
         ("event.list.map(x, x[0]).size()", true),
         ("event.list.map(x, x + x).size()", true),
+        ("event.leads.map(x, {'a': x.a, 'b': x.b, 'c': x.c, 'd': x.d}).size()", true),
+        ("event.leads.map(x, [x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x]).size()", false),
+        (
+            "event.leads.map(x, [x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a, x.a]).size()",
+            false,
+        ),
         ("event.list.map(x, event.list).size()", false),
         ("event.list.map(x, {'x': x, 's': event.s}).size()", true),
         (literal.as_str(), true),

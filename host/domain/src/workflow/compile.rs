@@ -10,7 +10,7 @@ use super::plan::{NodeKind, Plan, PlanBranch, PlanHttp, PlanNode, PlanTrigger, T
 use super::problem::{Problem, ProblemCode, Problems};
 use super::source::Source;
 use super::{DEFINITION_BYTES_MAX, Duration};
-use crate::expression::{Compiled, Expression, ExpressionError, Template, child};
+use crate::expression::{Compiled, Expression, ExpressionError, Pointer, Template, child};
 use crate::id::Digest;
 use crate::step::{Delays, RetryPolicy};
 
@@ -244,15 +244,15 @@ impl<'a> Compiler<'a> {
             }
             Template::null()
         });
-        template.each_expression(&mut |at, expression| {
-            self.check_steps_read(expression, 1, &format!("{pointer}{at}"));
+        template.each_expression(&Pointer::At(pointer), &mut |at, expression| {
+            self.check_steps_read(expression, 1, at);
         });
         Compiled::from_parts(source.clone(), template)
     }
 
     fn expression(&mut self, text: &str, pointer: &str) -> Option<Compiled<Expression>> {
         let compiled = self.checked(Expression::compile(text), pointer)?;
-        self.check_steps_read(&compiled, 0, pointer);
+        self.check_steps_read(&compiled, 0, &Pointer::At(pointer));
         Some(Compiled::from_parts(text.to_owned(), compiled))
     }
 
@@ -273,7 +273,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// A step can only read what may have run before it.
-    fn check_steps_read(&mut self, expression: &Expression, text_offset: usize, pointer: &str) {
+    fn check_steps_read(&mut self, expression: &Expression, text_offset: usize, pointer: &Pointer<'_>) {
         for name in expression.steps_read().into_iter().flatten() {
             if self.visible.contains(name) {
                 continue;
@@ -283,7 +283,7 @@ impl<'a> Compiler<'a> {
                 None => format!("there is no step `{name}`"),
             };
             let offset = text_offset + expression.source().find(name).unwrap_or(0);
-            self.problems.in_text(pointer, offset, ProblemCode::StepNotReadable, message);
+            self.problems.in_text(&pointer.to_string(), offset, ProblemCode::StepNotReadable, message);
         }
     }
 }

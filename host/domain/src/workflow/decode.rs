@@ -11,7 +11,8 @@ use super::definition::{
 };
 use super::definition::{DedupMode, Retry};
 use super::problem::{ProblemCode, Problems};
-use super::{BRANCHES_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
+use super::scalars;
+use super::{BRANCHES_MAX, EXPRESSIONS_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
 use crate::expression::child;
 
 /// Time for one HTTP call: a step's whole execution may take no longer.
@@ -20,9 +21,6 @@ const TIMEOUT_MS_MAX: u64 = 120_000;
 const ATTEMPTS_MAX: u32 = 20;
 /// Type of an event: it is an index key.
 const EVENT_TYPE_LEN_MAX: usize = 128;
-/// Integers beyond it lose their last digits in JSON's canonical form, which is the version's identity.
-const INTEGER_EXACT_MAX: u64 = 1 << 53;
-
 /// A definition, as far as it could be read.
 #[derive(Debug)]
 pub(super) struct Decoded {
@@ -46,7 +44,11 @@ struct Decoder<'a, 'source> {
 
 impl Decoder<'_, '_> {
     fn definition(&mut self, value: &Value) -> Definition {
-        self.check_numbers(value, "");
+        if scalars::check(value, self.problems) > EXPRESSIONS_MAX {
+            let message = format!("a workflow has at most {EXPRESSIONS_MAX} expressions in its values");
+            self.problems.at_value("", ProblemCode::Limit, message);
+            return Definition::default();
+        }
         let Some(fields) = value.as_object() else {
             self.problems.at_value("", ProblemCode::Schema, "a workflow is a map with `name` and `steps`");
             return Definition::default();
@@ -75,7 +77,11 @@ impl Decoder<'_, '_> {
     fn triggers(&mut self, fields: &Map<String, Value>) -> Vec<Trigger> {
         let mut triggers = Vec::new();
         for (pointer, value) in self.rules(fields, "triggers") {
-            let Some(trigger) = self.leaf::<Trigger>(value, &pointer) else { continue };
+            let Some(trigger) = self.leaf::<Trigger>(value, &pointer) else {
+                // What follows keeps its position.
+                triggers.push(Trigger::default());
+                continue;
+            };
             let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-' | '_');
             if trigger.event.is_empty()
                 || trigger.event.len() > EVENT_TYPE_LEN_MAX
@@ -148,9 +154,12 @@ impl Decoder<'_, '_> {
                 self.problems.at_key(&pointer, ProblemCode::Unreachable, "nothing comes after `stop`");
             }
             self.step_name(name, &pointer);
-            if let Some(node) = self.node(node, &pointer, depth) {
-                steps.push(Step { name: name.to_owned(), node, pointer });
+            if self.steps > STEPS_MAX || name.len() > NAME_LEN_MAX {
+                continue;
             }
+            // What cannot be read is there all the same, for the steps that read it.
+            let node = self.node(node, &pointer, depth).unwrap_or(Node::Set(SetNode { set: Value::Null }));
+            steps.push(Step { name: name.to_owned(), node, pointer });
         }
         steps
     }
@@ -263,11 +272,11 @@ impl Decoder<'_, '_> {
         let last = elements.len().saturating_sub(1);
         let mut branches = Vec::new();
         for (index, (pointer, element)) in elements.into_iter().enumerate() {
-            let Some(branch) = self.branch(element, &pointer, depth) else { continue };
-            if matches!(branch, Branch::Else { .. }) && index != last {
+            let branch = self.branch(element, &pointer, depth);
+            if matches!(branch, Some(Branch::Else { .. })) && index != last {
                 self.problems.at_value(&pointer, ProblemCode::Unreachable, "`else` is the last branch");
             }
-            branches.push(branch);
+            branches.push(branch.unwrap_or(Branch::Else { steps: vec![] }));
         }
         Some(SwitchNode { switch: branches })
     }
@@ -355,29 +364,6 @@ impl Decoder<'_, '_> {
         for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
             let message = format!("unknown field `{field}`, expected {}", listed(known));
             self.problems.at_key(&child(pointer, field), ProblemCode::Schema, message);
-        }
-    }
-
-    fn check_numbers(&mut self, value: &Value, pointer: &str) {
-        match value {
-            Value::Number(number) => {
-                let magnitude = number.as_i64().map(i64::unsigned_abs).or(number.as_u64());
-                if magnitude.is_some_and(|magnitude| magnitude > INTEGER_EXACT_MAX) {
-                    let message = "integers beyond 2^53 are not exact in JSON; write it as a text";
-                    self.problems.at_value(pointer, ProblemCode::NumberInexact, message);
-                }
-            }
-            Value::Array(elements) => {
-                for (index, element) in elements.iter().enumerate() {
-                    self.check_numbers(element, &child(pointer, &index.to_string()));
-                }
-            }
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    self.check_numbers(value, &child(pointer, name));
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::String(_) => {}
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Definition {
 }
 
 /// An event that starts a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
     /// Type of the event, such as `crm.lead.created`.

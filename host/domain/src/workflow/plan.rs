@@ -22,7 +22,7 @@ pub const PLAN_FORMAT: u32 = 1;
 
 /// What the engine follows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "Value", into = "Stored")]
 pub struct Plan {
     pub(super) workflow: String,
     pub(super) version: Digest,
@@ -36,7 +36,10 @@ pub struct Plan {
 pub enum PlanError {
     /// Written by a newer host.
     #[error("the plan has format {0}, this host knows formats up to {PLAN_FORMAT}")]
-    FormatUnknown(u32),
+    FormatUnknown(u64),
+    /// Not a plan at all, or not of its format.
+    #[error("the plan cannot be read: {0}")]
+    Unreadable(String),
     /// Its edges do not lead forward, or out of it.
     #[error("an edge of the plan leads nowhere, at node {node}")]
     EdgeInvalid {
@@ -262,14 +265,18 @@ impl Plan {
     }
 }
 
-impl TryFrom<Stored> for Plan {
+impl TryFrom<Value> for Plan {
     type Error = PlanError;
 
-    fn try_from(stored: Stored) -> Result<Self, PlanError> {
-        let Stored { format, workflow, version, triggers, nodes, invariants } = stored;
-        if format != PLAN_FORMAT {
+    fn try_from(stored: Value) -> Result<Self, PlanError> {
+        // The format first: what a newer host wrote may hold anything.
+        let format = stored.get("format").and_then(Value::as_u64).unwrap_or_default();
+        if format != u64::from(PLAN_FORMAT) {
             return Err(PlanError::FormatUnknown(format));
         }
+        let unreadable = |error: serde_json::Error| PlanError::Unreadable(error.to_string());
+        let Stored { workflow, version, triggers, nodes, invariants, .. } =
+            serde_json::from_value(stored).map_err(unreadable)?;
         let plan = Self { workflow, version, triggers, nodes, invariants };
         plan.check_edges()?;
         Ok(plan)

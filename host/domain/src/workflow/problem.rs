@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::PROBLEMS_MAX;
 use super::source::Source;
+use crate::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
 
 /// One thing that is wrong with a definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -64,13 +65,13 @@ impl<'a> Problems<'a> {
     }
 
     /// A problem with the value at `pointer`.
-    pub(super) fn at_value(&mut self, pointer: &str, code: ProblemCode, message: impl Into<String>) {
-        self.add(pointer, self.source.value_position(pointer), code, message.into());
+    pub(super) fn at_value(&mut self, pointer: &str, code: ProblemCode, message: impl AsRef<str>) {
+        self.add(pointer, self.source.value_position(pointer), code, message.as_ref());
     }
 
     /// A problem with the key at `pointer`: its name rather than what it holds.
-    pub(super) fn at_key(&mut self, pointer: &str, code: ProblemCode, message: impl Into<String>) {
-        self.add(pointer, self.source.key_position(pointer), code, message.into());
+    pub(super) fn at_key(&mut self, pointer: &str, code: ProblemCode, message: impl AsRef<str>) {
+        self.add(pointer, self.source.key_position(pointer), code, message.as_ref());
     }
 
     /// A problem inside the text at `pointer`, `offset` bytes from its beginning.
@@ -79,9 +80,9 @@ impl<'a> Problems<'a> {
         pointer: &str,
         offset: usize,
         code: ProblemCode,
-        message: impl Into<String>,
+        message: impl AsRef<str>,
     ) {
-        self.add(pointer, self.source.text_position(pointer, offset), code, message.into());
+        self.add(pointer, self.source.text_position(pointer, offset), code, message.as_ref());
     }
 
     /// The line of the key at `pointer`.
@@ -89,9 +90,11 @@ impl<'a> Problems<'a> {
         self.source.key_position(pointer).0
     }
 
-    fn add(&mut self, pointer: &str, (line, column): (u64, u64), code: ProblemCode, message: String) {
+    fn add(&mut self, pointer: &str, (line, column): (u64, u64), code: ProblemCode, message: &str) {
         if self.found.len() < PROBLEMS_MAX {
-            self.found.push(Problem { pointer: pointer.to_owned(), line, column, code, message });
+            let pointer = bounded_text(pointer, ERROR_TEXT_BYTES_MAX);
+            let message = bounded_text(message, ERROR_TEXT_BYTES_MAX);
+            self.found.push(Problem { pointer, line, column, code, message });
         }
     }
 

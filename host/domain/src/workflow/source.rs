@@ -3,20 +3,20 @@
 //! YAML is the skin, JSON the content: every JSON text is read by the same parser. Anchors and merge keys are expanded,
 //! within a budget. Plain scalars mean what YAML 1.2 says, except that `007` and `1_000` stay texts.
 
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::problem::{Problem, ProblemCode};
 use super::{DEFINITION_BYTES_MAX, STEPS_DEPTH_MAX};
-use crate::expression::child;
 
 /// Nesting of the text: each list of steps takes five levels, a template some more.
 const TEXT_DEPTH_MAX: usize = STEPS_DEPTH_MAX * 5 + 32;
+/// Text with aliases expanded: twice what the text itself may have.
+const SCALAR_BYTES_MAX: usize = 2 * DEFINITION_BYTES_MAX;
 /// Events that aliases may add: enough for shared fragments, not for a bomb.
 const ALIAS_EVENTS_MAX: usize = 10_000;
 
@@ -25,14 +25,7 @@ const ALIAS_EVENTS_MAX: usize = 10_000;
 pub(super) struct Source {
     text: String,
     pub(super) value: Value,
-    /// By JSON Pointer.
-    places: HashMap<String, Place>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    key: Option<Location>,
-    value: Location,
+    tree: Spanned<Tree>,
 }
 
 impl Source {
@@ -49,7 +42,11 @@ impl Source {
             leading_zero_numbers_as_strings: true,
             underscored_numbers_as_strings: true,
             reject_unsupported_tags: true,
-            budget: serde_saphyr::budget! { max_depth: TEXT_DEPTH_MAX, max_documents: 1 },
+            budget: serde_saphyr::budget! {
+                max_depth: TEXT_DEPTH_MAX,
+                max_documents: 1,
+                max_total_scalar_bytes: SCALAR_BYTES_MAX,
+            },
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: ALIAS_EVENTS_MAX },
         };
         let tree: Spanned<Tree> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
@@ -62,19 +59,18 @@ impl Source {
                 message: UserMessageFormatter.format_message(&error).into_owned(),
             }
         })?;
-        let mut places = HashMap::new();
-        let value = flatten(tree, None, String::new(), &mut places);
-        Ok(Self { text: text.to_owned(), value, places })
+        Ok(Self { text: text.to_owned(), value: tree.value.to_json(), tree })
     }
 
     /// Line and column of the value at `pointer`, or of the nearest value around it.
     pub(super) fn value_position(&self, pointer: &str) -> (u64, u64) {
-        self.place(pointer).map_or((1, 1), |place| position(place.value))
+        position(self.place(pointer).value)
     }
 
     /// Line and column of the key at `pointer`, or of the nearest value around it.
     pub(super) fn key_position(&self, pointer: &str) -> (u64, u64) {
-        self.place(pointer).map_or((1, 1), |place| position(place.key.unwrap_or(place.value)))
+        let place = self.place(pointer);
+        position(place.key.unwrap_or(place.value))
     }
 
     /// Line and column `offset` bytes into the text at `pointer`: exact where the scalar stands on one line as it is,
@@ -82,7 +78,7 @@ impl Source {
     pub(super) fn text_position(&self, pointer: &str, offset: usize) -> (u64, u64) {
         let (line, column) = self.value_position(pointer);
         let scalar = self.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let start = self.place(pointer).and_then(|place| place.value.span().byte_offset());
+        let start = self.place(pointer).value.span().byte_offset();
         let written =
             start.and_then(|start| self.text.get(usize::try_from(start).ok()?..)).unwrap_or_default();
         let quote_len = usize::from(written.starts_with(['"', '\'']));
@@ -95,15 +91,35 @@ impl Source {
         }
     }
 
-    fn place(&self, pointer: &str) -> Option<&Place> {
-        let mut pointer = pointer;
-        loop {
-            if let Some(place) = self.places.get(pointer) {
-                return Some(place);
-            }
-            pointer = &pointer[..pointer.rfind('/')?];
+    /// The place of the value at `pointer`, or of the nearest value around it.
+    fn place(&self, pointer: &str) -> Place {
+        let mut place = Place { key: None, value: self.tree.referenced };
+        let mut tree = &self.tree.value;
+        for segment in pointer.split('/').skip(1) {
+            let found = match tree {
+                Tree::Scalar(_) => None,
+                Tree::List(elements) => {
+                    segment.parse().ok().and_then(|index: usize| Some((None, elements.get(index)?)))
+                }
+                Tree::Map(entries) => {
+                    let name = segment.replace("~1", "/").replace("~0", "~");
+                    let entry = entries.iter().find(|(key, _)| key.value == name);
+                    entry.map(|(key, value)| (Some(key.referenced), value))
+                }
+            };
+            let Some((key, child)) = found else { break };
+            place = Place { key, value: child.referenced };
+            tree = &child.value;
         }
+        place
     }
+}
+
+/// Where a value stands, and the key before it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    key: Option<Location>,
+    value: Location,
 }
 
 fn whole(code: ProblemCode, message: String) -> Problem {
@@ -114,37 +130,23 @@ fn position(location: Location) -> (u64, u64) {
     (location.line().max(1), location.column().max(1))
 }
 
-fn flatten(
-    tree: Spanned<Tree>,
-    key: Option<Location>,
-    pointer: String,
-    places: &mut HashMap<String, Place>,
-) -> Value {
-    let value = match tree.value {
-        Tree::Scalar(value) => value,
-        Tree::List(elements) => {
-            let indexed = elements.into_iter().enumerate();
-            indexed
-                .map(|(index, element)| flatten(element, None, child(&pointer, &index.to_string()), places))
-                .collect()
-        }
-        Tree::Map(entries) => {
-            let mut fields = Map::new();
-            for (name, value) in entries {
-                let value = flatten(value, Some(name.referenced), child(&pointer, &name.value), places);
-                fields.insert(name.value, value);
-            }
-            Value::Object(fields)
-        }
-    };
-    places.insert(pointer, Place { key, value: tree.referenced });
-    value
-}
-
+#[derive(Debug)]
 enum Tree {
     Scalar(Value),
     List(Vec<Spanned<Tree>>),
     Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+impl Tree {
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Scalar(value) => value.clone(),
+            Self::List(elements) => elements.iter().map(|element| element.value.to_json()).collect(),
+            Self::Map(entries) => {
+                entries.iter().map(|(name, value)| (name.value.clone(), value.value.to_json())).collect()
+            }
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Tree {

@@ -92,6 +92,9 @@ fn what_is_not_yaml_or_too_much_is_told_in_one_line() {
     };
     let bomb =
         format!("a: &a0 [x, x]\n{}", written(1..30, |n| format!("b{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)));
+    let inflated = format!("a: &a {}\nb: [{}]", "x".repeat(100_000), "*a, ".repeat(9_000));
+    let keys = format!("name: x\nsteps: [ {{ ? {} : [{}] }} ]", "k".repeat(100_000), "1, ".repeat(50_000));
+    let wide = format!("name: x\nsteps: [ {{ a: {{ set: [{}] }} }} ]", "\"=event\", ".repeat(2_001));
     let brackets = format!("name: x\nsteps: {}", "[".repeat(20_000));
     let long = format!("name: x\ndescription: '{}'\n", "é".repeat(DEFINITION_BYTES_MAX));
     let mut lines = String::new();
@@ -112,11 +115,15 @@ fn what_is_not_yaml_or_too_much_is_told_in_one_line() {
         &nested(17),
         &many(501),
         &bomb,
+        &inflated,
+        &keys,
+        &wide,
         &brackets,
         &long,
     ] {
         let shown: String = text.chars().take(40).collect();
-        writeln!(lines, "{shown:?}\n{}", told(text)).expect("a string takes it");
+        let told: String = told(text).chars().take(160).collect();
+        writeln!(lines, "{shown:?}\n{told}").expect("a string takes it");
     }
     assert_snapshot!(lines);
     assert!(compile(&many(500)).is_ok());

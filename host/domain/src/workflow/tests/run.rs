@@ -154,6 +154,9 @@ fn a_stored_plan_that_leads_astray_is_refused() {
     let astray = |node| Err(PlanError::EdgeInvalid { node }.to_string());
     assert_eq!(read(&|_| {}), Ok(()));
     assert_eq!(read(&|plan| plan["format"] = json!(2)), Err(PlanError::FormatUnknown(2).to_string()));
+    // What a newer host wrote is told by its format, whatever else it holds.
+    let newer = |plan: &mut Value| *plan = json!({ "format": 2, "nodes": [{ "kind": "not known here" }] });
+    assert_eq!(read(&newer), Err(PlanError::FormatUnknown(2).to_string()));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "node": 0 })), astray(1));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "node": 99 })), astray(1));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "join": 2 })), astray(1));
