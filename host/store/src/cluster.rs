@@ -232,6 +232,8 @@ const SETTINGS: &[(&str, &str)] = &[
     // Statements here are short and take rows by index: planning for more costs more than it saves.
     ("max_parallel_workers_per_gather", "0"),
     ("jit", "off"),
+    // By default a role's own schema comes first, and the role here is called as the schema that `emit_event` is in.
+    ("search_path", "public"),
     ("timezone", "UTC"),
     ("log_timezone", "UTC"),
     // Starts, ends and crashes. What a statement did wrong is told to the host, which says it in its own words.

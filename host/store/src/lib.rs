@@ -92,6 +92,9 @@ impl Store {
     pub async fn connect(config: StoreConfig, faults: Arc<dyn Faults>) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(&config.url)?
             .application_name("counterfoil")
+            // Where the tables are. By default a role's own schema comes first: one called `counterfoil` would find, and
+            // after the migration that makes it fill, the schema of `emit_event`.
+            .options([("search_path", "public")])
             .disable_statement_logging();
         let limited = options.clone().options([
             ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
