@@ -181,13 +181,13 @@ async fn insert_dispatched(
              content_key, idempotency_key, preview, state, lease_id, guarded, dispatched_at, absence_known_at)
          SELECT $1, $3, $4, $6, $5, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
              'dispatched', step.lease_id,
-             -- A re-send does not guard while an older receipt of its slot does: it would stand in its own way.
+             -- A re-send does not guard while an older receipt of its slot guards the same: it would stand in its own way.
              $23 AND NOT EXISTS (
                  SELECT FROM receipts older
-                 WHERE older.tenant_id = $1 AND older.lineage = $4 AND older.node = $8 AND older.iteration = $9
+                 WHERE older.tenant_id = $1 AND older.content_key = $20 AND older.guarded AND NOT older.released
+                   AND older.lineage = $4 AND older.node = $8 AND older.iteration = $9
                    AND older.slot_label IS NOT DISTINCT FROM $10
-                   AND older.slot_ordinal IS NOT DISTINCT FROM $11
-                   AND older.guarded AND NOT older.released),
+                   AND older.slot_ordinal IS NOT DISTINCT FROM $11),
              now(), now() + $24
          FROM step
          ON CONFLICT DO NOTHING

@@ -141,11 +141,13 @@ impl Store {
             Columns,
             // Along the runs, whose ids are in the order of time: receipts have no index by time, which every dispatch
             // would have to pay for.
-            r#"SELECT e.id, e.run_id, w.name AS workflow, e.node, e.iteration, e.slot_label, e.slot_ordinal,
+            r#"SELECT e.id, e.run_id,
+                 (SELECT w.name FROM workflows w
+                  WHERE w.tenant_id = r.tenant_id AND w.id = r.workflow_id) AS "workflow!",
+                 e.node, e.iteration, e.slot_label, e.slot_ordinal,
                  e.dispatch_number, e.kind, e.safety, e.connection, e.state, e.preview, e.reason, e.prepared_at,
                  e.dispatched_at, e.answered_at, e.absence_known_at
              FROM runs r
-             JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
              JOIN receipts e ON e.tenant_id = r.tenant_id AND e.lineage = r.lineage AND e.run_id = r.id
              WHERE r.tenant_id = $1
                AND ($2::uuid IS NULL OR r.id = $2)

@@ -8,6 +8,7 @@ mod dispatch;
 mod fence;
 mod intake;
 mod people;
+mod plans;
 mod resolution;
 mod settle;
 mod tenants;

@@ -1,0 +1,135 @@
+//! How the database carries out our statements when there is a lot in it.
+//!
+//! The statements are read from `.sqlx`, where each is as the program sends it.
+
+use std::path::Path;
+
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+
+use crate::world::World;
+
+/// Tables that grow with the work, or that everybody waits for.
+const HOT: [&str; 10] = [
+    "audit",
+    "deliveries",
+    "events",
+    "open_runs",
+    "open_steps",
+    "receipt_history",
+    "receipts",
+    "runs",
+    "settled_steps",
+    "step_attempts",
+];
+
+/// What may read a whole table, and why.
+const EXCEPTIONS: [(&str, &str); 1] =
+    [("FROM open_steps GROUP BY wait", "a gauge counts every open step, once for each scrape")];
+
+/// The statements that we cannot afford to get wrong, each by what only it has.
+const GOLDEN: [(&str, &str); 5] = [
+    ("claim", "UPDATE open_steps s\n             SET lease_id = gen_random_uuid()"),
+    ("dispatch", "'dispatched', step.lease_id"),
+    ("settle", "WITH gone AS (\n             DELETE FROM open_steps s"),
+    ("outbox_hold", "UPDATE events e SET hold_id = hold.id"),
+    ("admission", "WITH run AS (\n             INSERT INTO runs"),
+];
+
+/// Twenty tenants with a thousand of everything.
+const MANY: &str = "
+    CREATE TEMP TABLE many AS
+        SELECT t.id AS tenant, gen_random_uuid() AS id, n
+        FROM (SELECT gen_random_uuid() AS id, 't' || t AS name FROM generate_series(1, 20) t) t,
+            generate_series(1, 1000) n;
+    INSERT INTO tenants (id, name) SELECT tenant, 't' || row_number() OVER () FROM many GROUP BY tenant;
+    INSERT INTO workflows (tenant_id, id, name) SELECT tenant, tenant, 'flow' FROM many GROUP BY tenant;
+    INSERT INTO workflow_versions (tenant_id, id, workflow_id, number, definition_hash, definition, source, plan)
+        SELECT tenant, tenant, tenant, 1, sha256(''), '{}', '', '{}' FROM many GROUP BY tenant;
+    INSERT INTO events (tenant_id, id, type, record_id, data, pending, published_at)
+        SELECT tenant, id, 'x', 'r' || n, '{}', n < 3, CASE WHEN n >= 3 THEN now() END FROM many;
+    INSERT INTO deliveries (tenant_id, event_id, workflow_id, run_id) SELECT tenant, id, tenant, id FROM many;
+    INSERT INTO runs (tenant_id, id, lineage, workflow_id, version_id, start_key, trigger, record_id, event, input)
+        SELECT tenant, id, id, tenant, tenant, id::text, 'api', 'r' || n, '{}', '{}' FROM many;
+    INSERT INTO open_runs (tenant_id, run_id, lineage, workflow_id, exclusive, open_steps)
+        SELECT tenant, id, id, tenant, false, 1 FROM many;
+    INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, wait, vt)
+        SELECT tenant, id, id, id, 'a', 'delay', now() + n * interval '1 hour' FROM many;
+    INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses, queued_at)
+        SELECT tenant, id, id, id, 'a', '{}', 'skipped', 1, 0, now() FROM many;
+    INSERT INTO step_attempts (tenant_id, run_id, step_id, lease_id, attempt, host_id, started_at, ended)
+        SELECT tenant, id, id, id, 1, id, now(), 'lost' FROM many;
+    INSERT INTO receipts (tenant_id, id, lineage, run_id, step_id, epoch, node, iteration, slot_ordinal,
+            dispatch_number, position, attempt, kind, safety, destination, request_hash, content_key,
+            idempotency_key, preview, state, answer_kind, dispatched_at)
+        SELECT tenant, id, id, id, id, 0, 'a', '{}', 0, 0, 0, 1, 'http', 'at-most-once', sha256(''), sha256(''),
+            uuid_send(id), id::text, '{}', 'committed', 'http', now()
+        FROM many;
+    INSERT INTO receipt_history (tenant_id, receipt_id, id, from_state, to_state, actor, evidence)
+        SELECT tenant, id, id, 'unknown', 'committed', 'host', '' FROM many;
+    INSERT INTO audit (tenant_id, id, actor, action, run_id) SELECT tenant, id, 'host', 'run.cancel', id FROM many;
+    ANALYZE;
+    SET plan_cache_mode = force_generic_plan";
+
+/// A statement, and how many parameters it has.
+fn statements() -> Vec<(String, usize)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
+    let files = std::fs::read_dir(&dir).expect("the prepared statements are there");
+    let mut statements: Vec<_> = files
+        .map(|file| {
+            let text = std::fs::read(file.expect("a file").path()).expect("readable");
+            let data: Value = serde_json::from_slice(&text).expect("JSON");
+            let query = data["query"].as_str().expect("a query").to_owned();
+            let parameters = data["describe"]["parameters"]["Left"].as_array().map_or(0, Vec::len);
+            (query, parameters)
+        })
+        .collect();
+    statements.sort();
+    assert!(statements.len() > 50, "only {} statements in {}", statements.len(), dir.display());
+    statements
+}
+
+/// The plan of a statement, whatever its parameters are.
+async fn plan(connection: &mut PgConnection, query: &str, parameters: usize) -> String {
+    let nulls = vec!["NULL"; parameters].join(", ");
+    let arguments = if parameters == 0 { String::new() } else { format!("({nulls})") };
+    for statement in ["DEALLOCATE ALL".to_owned(), format!("PREPARE it AS {query}")] {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await.expect(query);
+    }
+    let explain = format!("EXPLAIN (COSTS OFF) EXECUTE it {arguments}");
+    let lines = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.expect(query);
+    lines.iter().map(|line| line.get::<String, _>(0) + "\n").collect()
+}
+
+#[tokio::test]
+async fn no_statement_reads_the_whole_of_a_table_that_grows() {
+    let world = World::new().await;
+    let mut connection = world.database.connect().await;
+    sqlx::raw_sql(MANY).execute(&mut connection).await.expect("fills the tables");
+    let mut found = vec![];
+    for (query, parameters) in statements() {
+        let plan = plan(&mut connection, &query, parameters).await;
+        let reads_all = HOT.iter().any(|table| plan.contains(&format!("Seq Scan on {table}")));
+        let is_exception = EXCEPTIONS.iter().any(|(part, _)| query.contains(part));
+        if reads_all != is_exception {
+            found.push(format!("{query}\n\n{plan}"));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n----\n"));
+
+    // Another major version may say the same in other words.
+    let version: i32 = sqlx::query_scalar("SELECT current_setting('server_version_num')::int / 10000")
+        .fetch_one(&mut connection)
+        .await
+        .expect("a version");
+    if version == 15 {
+        for (name, part) in GOLDEN {
+            let (query, parameters) = crate::world::one(
+                statements().into_iter().filter(|(query, _)| query.contains(part)).collect(),
+            );
+            let plan = plan(&mut connection, &query, parameters).await;
+            insta::assert_snapshot!(name, format!("{query}\n\n{plan}"));
+        }
+    }
+    connection.close().await.expect("closes");
+}
