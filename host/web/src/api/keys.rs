@@ -15,9 +15,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Admin, Caller};
+use crate::auth::{Admin, Caller, Principal};
 use crate::extract::{Json, JsonBody, Named};
-use crate::idempotency::{Created, Creating};
+use crate::idempotency::{Created, Creating, derived_id};
 use crate::list::Listed;
 use crate::problem::Problem;
 use crate::state::{App, Shared};
@@ -66,6 +66,14 @@ struct Key {
     revoked_at: Option<DateTime<Utc>>,
 }
 
+impl KeyCreated {
+    /// What a repeat is shown.
+    fn without_key(row: KeyRow) -> Self {
+        let KeyRow { id, prefix, scope, label, .. } = row;
+        Self { id, key: None, prefix, scope, label }
+    }
+}
+
 impl From<KeyRow> for Key {
     fn from(row: KeyRow) -> Self {
         let KeyRow { id, prefix, scope, label, created_at, revoked_at, .. } = row;
@@ -93,29 +101,44 @@ async fn create(
             format!("a label has 1 to {LABEL_CHARS_MAX} printable characters"),
         ));
     }
-    let work = async {
-        let mut random = [0; KEY_RANDOM_BYTES_LEN];
-        (app.random)(&mut random);
-        let key = ApiKey::from_random(random);
-        let row = KeyRow {
-            tenant: caller.tenant,
-            id: app.new_id().into(),
-            prefix: key.prefix().into(),
-            hash: key.hash(&app.pepper),
-            scope: scope.name().into(),
-            label: label.clone(),
-            created_at: app.now(),
-            revoked_at: None,
-        };
-        app.store.create_key(&row).await?;
-        let detail = json!({ "prefix": row.prefix, "scope": row.scope, "label": row.label });
-        app.store.record_audit(caller.tenant, &caller.actor(), "key.create", Some(row.id.0), &detail).await?;
-        let KeyRow { id, prefix, scope, label, .. } = row;
-        let kept = KeyCreated { id, key: None, prefix, scope, label };
-        let shown = KeyCreated { key: Some(key.to_string()), ..kept.clone() };
-        Created::with_secret(StatusCode::CREATED, &shown, &kept)
-    };
+    let work = make(&app, &caller, &creating, scope, label);
     creating.once(&app, caller.tenant, &body.bytes, work).await
+}
+
+async fn make(
+    app: &App,
+    who: &Principal,
+    creating: &Creating,
+    scope: Scope,
+    label: String,
+) -> Result<Created, Problem> {
+    let id = match creating.key() {
+        Some(key) => derived_id("key", who.tenant, &[key]).into(),
+        None => app.new_id().into(),
+    };
+    // Made before, by a host that died before it kept its answer: the key itself is lost with it.
+    if let Some(row) = app.store.keys(who.tenant).await?.into_iter().find(|row| row.id == id) {
+        return Created::new(StatusCode::CREATED, &KeyCreated::without_key(row));
+    }
+    let mut random = [0; KEY_RANDOM_BYTES_LEN];
+    (app.random)(&mut random);
+    let key = ApiKey::from_random(random);
+    let row = KeyRow {
+        tenant: who.tenant,
+        id,
+        prefix: key.prefix().into(),
+        hash: key.hash(&app.pepper),
+        scope: scope.name().into(),
+        label,
+        created_at: app.now(),
+        revoked_at: None,
+    };
+    app.store.create_key(&row).await?;
+    let detail = json!({ "prefix": row.prefix, "scope": row.scope, "label": row.label });
+    app.store.record_audit(who.tenant, &who.actor(), "key.create", Some(row.id.0), &detail).await?;
+    let kept = KeyCreated::without_key(row);
+    let shown = KeyCreated { key: Some(key.to_string()), ..kept.clone() };
+    Created::with_secret(StatusCode::CREATED, &shown, &kept)
 }
 
 /// List keys

@@ -39,7 +39,11 @@ async fn livez() -> &'static str {
 /// 503 while it cannot reach its database.
 #[utoipa::path(get, path = "/readyz", tag = "operations", responses((status = 200, body = Ready)))]
 async fn readyz(State(app): Shared) -> Result<Json<Ready>, Problem> {
-    app.store.ping().await?;
+    // Whatever keeps the database from answering keeps this host from serving.
+    app.store.ping().await.map_err(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the host is not ready");
+        Problem::new(Code::Unavailable, "the database cannot be reached now")
+    })?;
     Ok(Json(Ready { status: "ready" }))
 }
 

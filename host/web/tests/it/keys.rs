@@ -4,6 +4,9 @@ use serde_json::json;
 use crate::told;
 use crate::world::World;
 
+const FORGOTTEN: &str =
+    "UPDATE idempotent_requests SET status = NULL, body = NULL, begun_at = now() - interval '61 seconds'";
+
 #[tokio::test]
 async fn a_key_is_shown_once_holds_and_ends_when_it_is_revoked() {
     let world = World::new().await;
@@ -17,6 +20,9 @@ async fn a_key_is_shown_once_holds_and_ends_when_it_is_revoked() {
     assert_eq!(repeated.header("idempotent-replayed"), "true");
     let repeated = repeated.with(201);
     assert_eq!((&repeated["id"], &repeated["key"]), (&created["id"], &json!(null)));
+    // The host died after the key was made, before its answer was kept; a minute has passed.
+    world.work.execute(FORGOTTEN).await.expect("executes");
+    assert_eq!(create().await.with(201), repeated, "one key");
 
     world.ask(&key, "GET", "/v1/runs", &[], "").await.with(200);
     let listed = world.get("/v1/keys").await;

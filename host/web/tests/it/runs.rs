@@ -19,11 +19,15 @@ async fn one_idempotency_key_starts_one_run() {
     assert_eq!(again.with(201), first);
     assert_eq!(start("k", r#"{"input":{"cents":2}}"#).await.with(422)["code"], "idempotency_key_reused");
     // The host died after the run was admitted, before its answer was kept; a minute has passed.
-    world.execute("UPDATE idempotent_requests SET status = NULL, body = NULL").await;
+    world.work.execute("UPDATE idempotent_requests SET status = NULL, body = NULL").await.expect("executes");
     let busy = start("k", r#"{"input":{"cents":1}}"#).await;
     assert_eq!(busy.header("retry-after"), "2");
     assert_eq!(busy.with(409)["code"], "idempotency_key_busy");
-    world.execute("UPDATE idempotent_requests SET begun_at = now() - interval '61 seconds'").await;
+    world
+        .work
+        .execute("UPDATE idempotent_requests SET begun_at = now() - interval '61 seconds'")
+        .await
+        .expect("executes");
     assert_eq!(start("k", r#"{"input":{"cents":1}}"#).await.with(200), first, "the same run");
     assert_ne!(start("other", r#"{"input":{"cents":1}}"#).await.with(201)["id"], first["id"]);
     // A failure frees its key.

@@ -15,20 +15,19 @@ use counterfoil_domain::effect::Safety;
 use counterfoil_domain::id::{Digest, HostId, KeyId, RunId, TenantId};
 use counterfoil_domain::key::{ApiKey, Pepper, Scope};
 use counterfoil_domain::outbound::AddressPolicy;
-use counterfoil_domain::ports::{ComponentInspector, Inspection, NoFaults, Refused};
+use counterfoil_domain::ports::{ComponentInspector, Inspection, Refused};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
 use counterfoil_domain::receipt::request::Scope as ContentScope;
 use counterfoil_domain::receipt::request::http_facts;
 use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, SlotKey, Standing, Transition};
+use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
 use counterfoil_store::settle::Blocking;
 use counterfoil_store::step::{ClaimRequest, Claimed};
-use counterfoil_store::{Store, StoreConfig};
-use counterfoil_testkit::postgres::TestDatabase;
+use counterfoil_testkit::work::Work;
 use counterfoil_web::{LoginLinks, WebState, router};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, ConnectOptions};
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -59,7 +58,7 @@ pub(crate) struct World {
     pub(crate) tenant: TenantId,
     keys: BTreeMap<Scope, String>,
     /// Dropped last.
-    pub(crate) database: TestDatabase,
+    pub(crate) work: Work,
 }
 
 /// What was answered.
@@ -87,9 +86,8 @@ impl Answer {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let database = TestDatabase::new().await;
-        let config = StoreConfig { url: database.url(), connections_max: 8 };
-        let store = Store::connect(config, Arc::new(NoFaults)).await.expect("connects");
+        let work = Work::new().await.expect("a database");
+        let (store, tenant) = (work.store.clone(), work.tenant);
         let web = WebState {
             store: store.clone(),
             inspector: Arc::new(Told),
@@ -101,15 +99,19 @@ impl World {
             login_links: LoginLinks::default(),
         };
         let router = router(web.clone());
-        let tenant = TenantId(Uuid::now_v7());
-        let mut world = Self { store, web, router, tenant, keys: BTreeMap::new(), database };
-        world.keys = world.new_tenant(tenant, "acme").await;
+        let mut world = Self { store, web, router, tenant, keys: BTreeMap::new(), work };
+        world.keys = world.new_keys(tenant, "acme").await;
         world
     }
 
     /// Creates a tenant with a key of each scope.
     pub(crate) async fn new_tenant(&self, tenant: TenantId, name: &str) -> BTreeMap<Scope, String> {
         self.store.create_tenant(tenant, name).await.expect("creates");
+        self.new_keys(tenant, name).await
+    }
+
+    /// A key of each scope.
+    async fn new_keys(&self, tenant: TenantId, name: &str) -> BTreeMap<Scope, String> {
         let mut keys = BTreeMap::new();
         for scope in Scope::ALL {
             let mut bytes = [0; 40];
@@ -137,11 +139,7 @@ impl World {
 
     /// Sends a request as it is.
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
-        let response = self.router.clone().oneshot(request).await.expect("the router always answers");
-        let (parts, body) = response.into_parts();
-        let bytes = to_bytes(body, usize::MAX).await.expect("a whole body");
-        let text = String::from_utf8(bytes.to_vec()).expect("text");
-        Answer { status: parts.status, headers: parts.headers, text }
+        send(&self.router, request).await
     }
 
     /// Asks with a key and these header fields.
@@ -246,25 +244,15 @@ impl World {
         self.store.block(&blocking).await.expect("blocks");
         (run, receipt)
     }
+}
 
-    /// Closes the database to everybody, and cuts off who is there.
-    pub(crate) async fn lock_out(&self) {
-        let options = self.database.options();
-        let name = options.get_database().expect("a name").to_owned();
-        let mut connection = options.database("postgres").connect().await.expect("connects");
-        for statement in [
-            format!(r#"ALTER DATABASE "{name}" ALLOW_CONNECTIONS false"#),
-            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"),
-        ] {
-            sqlx::query(AssertSqlSafe(statement)).execute(&mut connection).await.expect("executes");
-        }
-    }
-
-    /// Carries out a statement behind the store's back.
-    pub(crate) async fn execute(&self, statement: &str) {
-        let mut connection = self.database.connect().await;
-        sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.expect("executes");
-    }
+/// Sends a request to a router.
+pub(crate) async fn send(router: &Router, request: Request<Body>) -> Answer {
+    let response = router.clone().oneshot(request).await.expect("the router always answers");
+    let (parts, body) = response.into_parts();
+    let bytes = to_bytes(body, usize::MAX).await.expect("a whole body");
+    let text = String::from_utf8(bytes.to_vec()).expect("text");
+    Answer { status: parts.status, headers: parts.headers, text }
 }
 
 fn receipt(step: &Claimed, url: &str) -> Receipt {
@@ -337,11 +325,11 @@ pub(crate) fn clock() -> DateTime<Utc> {
     DateTime::from_timestamp(1_900_000_000, 0).expect("a time")
 }
 
-/// Never the same twice.
+/// Never the same twice, and always larger, so that ids are in the order in which they were made.
 pub(crate) fn random(bytes: &mut [u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(1);
     for chunk in bytes.chunks_mut(8) {
-        let count = COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         chunk.copy_from_slice(&count[..chunk.len()]);
     }
 }
