@@ -1,5 +1,6 @@
 //! The provider that counts and loses answers, the crash harness, guests.
 
+pub mod browser;
 pub mod host;
 pub mod http;
 pub mod ledger;

@@ -1,5 +1,6 @@
 //! The real program, from its command line to its exit code.
 
+mod browser;
 mod configuration;
 mod crash_walk;
 mod definition;

@@ -27,22 +27,22 @@ use counterfoil_testkit::work::Work;
 use serde_json::json;
 
 /// Long beside any call of these tests.
-pub const LEASE: Duration = Duration::from_secs(20);
+pub(crate) const LEASE: Duration = Duration::from_secs(20);
 
 /// A guard, a provider behind the connection `p`, and work to do.
-pub struct Desk {
-    pub work: Work,
-    pub provider: Provider,
-    pub guard: Guard,
-    pub invariants: Vec<Invariant>,
+pub(crate) struct Desk {
+    pub(crate) work: Work,
+    pub(crate) provider: Provider,
+    pub(crate) guard: Guard,
+    pub(crate) invariants: Vec<Invariant>,
 }
 
 impl Desk {
-    pub async fn new() -> anyhow::Result<Self> {
+    pub(crate) async fn new() -> anyhow::Result<Self> {
         Self::with_abilities(json!({})).await
     }
 
-    pub async fn with_abilities(abilities: serde_json::Value) -> anyhow::Result<Self> {
+    pub(crate) async fn with_abilities(abilities: serde_json::Value) -> anyhow::Result<Self> {
         let work = Work::new().await?;
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), abilities).await?;
@@ -52,13 +52,13 @@ impl Desk {
     }
 
     /// Claims the one step that is due, and opens the door for it.
-    pub async fn begin(&self) -> anyhow::Result<Claimed> {
+    pub(crate) async fn begin(&self) -> anyhow::Result<Claimed> {
         let claimed = self.work.claim(LEASE).await?;
         self.guard.begin(self.context(&claimed));
         Ok(claimed)
     }
 
-    pub fn context(&self, claimed: &Claimed) -> ExecutionContext {
+    pub(crate) fn context(&self, claimed: &Claimed) -> ExecutionContext {
         let grant = |safety| EffectGrant {
             kind: "http".into(),
             safety,
@@ -76,12 +76,12 @@ impl Desk {
         }
     }
 
-    pub async fn perform(&self, claimed: &Claimed, call: EffectCall) -> EffectReply {
+    pub(crate) async fn perform(&self, claimed: &Claimed, call: EffectCall) -> EffectReply {
         self.guard.perform(claimed.fence.lease, call).await
     }
 
     /// Ends the execution as the engine would: settled, waiting, or blocked.
-    pub async fn end(&self, claimed: &Claimed) -> anyhow::Result<String> {
+    pub(crate) async fn end(&self, claimed: &Claimed) -> anyhow::Result<String> {
         let finished = self.guard.finish(claimed.fence.lease).await;
         match finished.stop.clone() {
             None => self.settle(claimed, finished).await,
@@ -91,7 +91,7 @@ impl Desk {
         }
     }
 
-    pub async fn settle(&self, claimed: &Claimed, finished: Finished) -> anyhow::Result<String> {
+    pub(crate) async fn settle(&self, claimed: &Claimed, finished: Finished) -> anyhow::Result<String> {
         let settlement = Settlement {
             fence: claimed.fence,
             run: claimed.run,
@@ -134,7 +134,7 @@ impl Desk {
     }
 
     /// The step waits for another attempt.
-    pub async fn retry(&self, claimed: &Claimed, finished: Finished) -> anyhow::Result<String> {
+    pub(crate) async fn retry(&self, claimed: &Claimed, finished: Finished) -> anyhow::Result<String> {
         let retry = RetryLater {
             fence: claimed.fence,
             run: claimed.run,
@@ -152,7 +152,7 @@ impl Desk {
     }
 }
 
-pub fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard> {
+pub(crate) fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard> {
     let client = Client::new(ClientConfig {
         policy: AddressPolicy { loopback: true, private: vec![] },
         name_servers: NameServers::System,
@@ -170,7 +170,7 @@ pub fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard> {
 }
 
 /// A call through `p`.
-pub fn call(method: &str, path: &str, key: Option<&str>, safety: Option<Safety>) -> EffectCall {
+pub(crate) fn call(method: &str, path: &str, key: Option<&str>, safety: Option<Safety>) -> EffectCall {
     let body = if method == "GET" { vec![] } else { br#"{"cents":500}"#.to_vec() };
     EffectCall {
         request: EffectRequest::Http(HttpRequest {
@@ -189,7 +189,7 @@ pub fn call(method: &str, path: &str, key: Option<&str>, safety: Option<Safety>)
 }
 
 /// What the guest is told, in a word.
-pub fn told(reply: &EffectReply) -> String {
+pub(crate) fn told(reply: &EffectReply) -> String {
     match reply {
         EffectReply::Answered(Answer::Http(response)) => format!("answer {}", response.status),
         EffectReply::Failed(EffectFailure::Rejected(response)) => format!("rejected {}", response.status),

@@ -1,0 +1,136 @@
+//! Faults that users of such systems met elsewhere (`host/testkit/cases/field-faults.md`); the numbers are that list's.
+
+use std::time::Duration;
+
+use counterfoil_domain::ports::StepEnd;
+use counterfoil_store::run::RunState;
+use counterfoil_testkit::provider::Act;
+use serde_json::json;
+
+use crate::house::{House, eventually};
+
+const CHAIN: &str = r#"
+name: chain
+steps:
+  - charge: { http: { connection: p, method: POST, url: /charges, body: {} } }
+  - reserve: { http: { connection: p, method: POST, url: /reservations, body: {} } }
+"#;
+
+/// 2, 6: a step longer than its lease is not run again while its host lives, whoever else starts meanwhile.
+#[tokio::test]
+async fn a_long_step_whose_lease_is_renewed_is_run_once() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(CHAIN).await?;
+    house.provider.script("/charges", Act { delay_ms: 3_000, ..Act::default() });
+    let _slow = house.host_with(|_| true, Duration::from_secs(1))?;
+    let run = house.start("chain", json!({})).await?;
+    house.provider.wait_for_calls(1).await?;
+    let _newcomer = house.host_with(|_| true, Duration::from_secs(1))?;
+    let view = house.ended(run).await?;
+    assert_eq!(view.row.state, RunState::Succeeded, "{view:?}");
+    assert_eq!(house.provider.calls().len(), 2);
+    assert_eq!(house.steps(run).await?, ["charge succeeded 1", "reserve succeeded 1"]);
+    Ok(())
+}
+
+/// 4, 13: whoever lost the race for a step does not carry on with the following ones, and its late end changes nothing.
+#[tokio::test]
+async fn the_loser_of_a_step_does_not_go_on_to_the_next() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(CHAIN).await?;
+    house.provider.script("/charges", Act::held());
+    let _host = house.host()?;
+    let run = house.start("chain", json!({})).await?;
+    house.provider.wait_for_calls(1).await?;
+    house.work.let_time_pass().await?;
+    let thief = eventually(async || Ok(house.work.claim(Duration::from_secs(60)).await.ok())).await;
+    // The thief, or the host itself under a new lease, has the step now; the first execution has lost it.
+    house.provider.release();
+    match thief {
+        Ok(_) => {
+            // Its late answer is recorded, and nothing follows from it until the new owner acts.
+            eventually(async || Ok((house.work.receipts().await? == ["#0:0 committed"]).then_some(())))
+                .await?;
+            assert_eq!(house.run(run).await?.row.state, RunState::Running);
+        }
+        Err(_) => assert_eq!(house.ended(run).await?.row.state, RunState::Blocked),
+    }
+    assert_eq!(house.provider.calls().len(), 1, "the second step was not begun by the loser");
+    Ok(())
+}
+
+/// 14: a host that cannot run a block leaves its steps to the others, and uses up none of their attempts.
+#[tokio::test]
+async fn a_host_without_a_block_leaves_it_to_others() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    let digest = house.block("rare", |_| StepEnd::Output("1".into())).await?;
+    house.workflow("name: rare\nsteps:\n  - rare: { block: rare }\n").await?;
+    let poor = house.host_with(|_| false, Duration::from_secs(20))?;
+    let run = house.start("rare", json!({})).await?;
+    eventually(async || {
+        let attempts = house.work.store.timeline(house.work.tenant, run).await?.map(|rows| rows.open);
+        Ok(attempts.is_some_and(|open| open.iter().all(|step| step.first_started_at.is_some())).then_some(()))
+    })
+    .await?;
+    let rich = house.host()?;
+    assert_eq!(house.ended(run).await?.output, Some(json!(1)));
+    assert_eq!(house.steps(run).await?, ["rare succeeded 1"]);
+    let ran = |host: &crate::house::Host| host.runner.ran.lock().map(|ran| ran.clone()).unwrap_or_default();
+    assert_eq!((ran(&poor), ran(&rich)), (vec![], vec![digest]));
+    Ok(())
+}
+
+/// 20: whatever a guest returns, its run ends.
+#[tokio::test]
+async fn a_run_ends_whatever_its_block_returns() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house
+        .block("odd", |job| {
+            StepEnd::Output(match job.input.as_str() {
+                "\"nul\"" => r#""a\u0000b""#.into(),
+                "\"array\"" => "[1,2]".into(),
+                "\"null\"" => "null".into(),
+                "\"surrogate\"" => r#""\ud800""#.into(),
+                "\"number\"" => "1e999".into(),
+                "\"text\"" => "not json".into(),
+                _ => format!("\"{}\"", "x".repeat(10 << 20)),
+            })
+        })
+        .await?;
+    house.workflow("name: odd\nsteps:\n  - odd: { block: odd, input: \"=input\" }\n").await?;
+    let _host = house.host()?;
+    for (input, state) in [
+        ("nul", RunState::Failed),
+        ("array", RunState::Succeeded),
+        ("null", RunState::Succeeded),
+        ("surrogate", RunState::Failed),
+        ("number", RunState::Failed),
+        ("text", RunState::Failed),
+        ("ten megabytes", RunState::Failed),
+    ] {
+        let run = house.start("odd", json!(input)).await?;
+        let view = house.ended(run).await?;
+        assert_eq!(view.row.state, state, "{input}: {:?}", view.error);
+    }
+    Ok(())
+}
+
+/// A step that takes its hosts down with it is failed after so many of them.
+#[tokio::test]
+async fn a_step_that_loses_its_hosts_is_failed_in_the_end() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house.block("poison", |_| StepEnd::Output("1".into())).await?;
+    house.workflow("name: poison\nsteps:\n  - poison: { block: poison }\n").await?;
+    let run = house.start("poison", json!({})).await?;
+    for losses in 0..=counterfoil_domain::limits::HOST_LOSSES_MAX {
+        let claimed = house.work.claim(Duration::from_secs(60)).await?;
+        assert_eq!((claimed.losses, claimed.attempt), (losses, 1), "a lost host uses up no attempt");
+        house.work.let_time_pass().await?;
+    }
+    let host = house.host()?;
+    let view = house.ended(run).await?;
+    assert_eq!(view.row.state, RunState::Failed);
+    assert_eq!(view.error.map(|error| error["code"].clone()), Some(json!("host_lost")));
+    assert_eq!(host.runner.ran.lock().map(|ran| ran.len()).unwrap_or_default(), 0);
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! A house to test in: a tenant, a provider, workflows, and hosts that are engines in this process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use async_trait::async_trait;
+use counterfoil_domain::id::{Digest, EventId, HostId, RunId, WorkflowId, WorkflowVersionId};
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::outbound::AddressPolicy;
+use counterfoil_domain::ports::{NoFaults, StepEnd, StepJob, StepReport, StepRunner, Unprepared};
+use counterfoil_domain::receipt::Actor;
+use counterfoil_domain::workflow::Authored;
+use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_domain::workflow::definition::DedupMode;
+use counterfoil_domain::workflow::plan::Plan;
+use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::{Guard, GuardConfig};
+use counterfoil_engine::{Engine, EngineConfig};
+use counterfoil_store::admission::{Admission, Admitted};
+use counterfoil_store::event::NewEvent;
+use counterfoil_store::run::{RunState, RunView, Trigger};
+use counterfoil_store::settle::SettledStep;
+use counterfoil_store::workflow::NewVersion;
+use counterfoil_testkit::provider::{Provider, ProviderConfig};
+use counterfoil_testkit::work::Work;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// How long a test waits for something before it fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a scripted block does with its input.
+pub(crate) type Script = fn(&StepJob) -> StepEnd;
+
+/// A runner whose blocks are scripts, by digest. A digest without a script cannot be run here.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    scripts: HashMap<Digest, Script>,
+    pub(crate) ran: Mutex<Vec<Digest>>,
+}
+
+#[async_trait]
+impl StepRunner for Scripts {
+    async fn is_ready(&self, component: Digest) -> bool {
+        self.scripts.contains_key(&component)
+    }
+
+    async fn prepare(&self, _component: Digest, _bytes: Vec<u8>) -> Result<(), Unprepared> {
+        Err(Unprepared::Unavailable { message: "this host has no script for it".into() })
+    }
+
+    async fn run(&self, job: StepJob) -> StepReport {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).push(job.component);
+        let end = self.scripts.get(&job.component).map_or(StepEnd::Stopped, |script| script(&job));
+        StepReport { end, logs: vec![], logs_truncated: false, cpu_ms: 0, memory_bytes_peak: 0 }
+    }
+}
+
+pub(crate) struct House {
+    pub(crate) work: Work,
+    pub(crate) provider: Provider,
+    blocks: BTreeMap<String, (Digest, Script)>,
+}
+
+/// An engine at work. Dropping it is a crash: nothing is handed back.
+pub(crate) struct Host {
+    pub(crate) runner: Arc<Scripts>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Host {
+    /// Lets it finish what it holds.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        (&mut self.task).await?;
+        Ok(())
+    }
+}
+
+impl House {
+    pub(crate) async fn new() -> anyhow::Result<Self> {
+        let work = Work::new().await?;
+        let provider = Provider::start(ProviderConfig::default()).await?;
+        work.connect("p", &provider.url(), json!({})).await?;
+        Ok(Self { work, provider, blocks: BTreeMap::new() })
+    }
+
+    /// Uploads a block that is a script.
+    pub(crate) async fn block(&mut self, name: &str, script: Script) -> anyhow::Result<Digest> {
+        let bytes = name.as_bytes().to_vec();
+        let digest = Digest::of(&bytes);
+        let descriptor = json!({ "name": name, "input": true, "output": true });
+        self.work.store.put_block(self.work.tenant, name, digest, &bytes, &descriptor, &[]).await?;
+        self.blocks.insert(name.into(), (digest, script));
+        Ok(digest)
+    }
+
+    /// Saves and activates a workflow.
+    pub(crate) async fn workflow(&self, source: &str) -> anyhow::Result<()> {
+        let digests = self.blocks.iter().map(|(name, (digest, _))| (name.clone(), *digest)).collect();
+        let version = Authored::read(source)
+            .and_then(|authored| authored.compile(&digests).map_err(|mut problems| problems.remove(0)))
+            .map_err(|problem| anyhow::anyhow!("{problem:?}"))?;
+        let new = NewVersion {
+            workflow: WorkflowId(Uuid::now_v7()),
+            version: WorkflowVersionId(Uuid::now_v7()),
+            definition_hash: version.digest.0,
+            definition: serde_json::from_str(&version.canonical)?,
+            source: source.into(),
+            plan: serde_json::to_value(&version.plan)?,
+        };
+        let (store, tenant, name) = (&self.work.store, self.work.tenant, &version.definition.name);
+        store.save_workflow(tenant, name, &new).await?;
+        let triggers: Vec<String> =
+            version.plan.triggers().iter().map(|trigger| trigger.event.clone()).collect();
+        store.activate(tenant, name, None, &triggers, &Actor::Host).await?;
+        Ok(())
+    }
+
+    /// Starts a run by call.
+    pub(crate) async fn start(&self, workflow: &str, input: Value) -> anyhow::Result<RunId> {
+        let active = self.work.store.active(self.work.tenant, workflow).await?.context("it is active")?;
+        let plan: Plan = serde_json::from_value(active.plan)?;
+        let run = RunId(Uuid::now_v7());
+        let about = json!({ "lineage": run });
+        let null = Value::Null;
+        let scope = counterfoil_domain::expression::Scope::new(&null, &input, &about);
+        let first = advance(&plan, &scope, Event::Started);
+        let admission = Admission {
+            tenant: self.work.tenant,
+            run,
+            workflow: active.workflow,
+            version: active.version,
+            start_key: format!("api:{run}"),
+            trigger: Trigger::Api,
+            record: None,
+            dedup: DedupMode::EveryTime,
+            event: Value::Null,
+            inline: first.settled.into_iter().map(|settled| SettledStep::inline(run, settled)).collect(),
+            open: first.open.into_iter().map(Into::into).collect(),
+            end: first.end.map(Into::into),
+            input,
+        };
+        let admitted = self.work.store.admit(&admission).await?;
+        ensure!(admitted == Admitted::Started(run), "{admitted:?}");
+        Ok(run)
+    }
+
+    /// Records an event.
+    pub(crate) async fn event(
+        &self,
+        event_type: &str,
+        record: Option<&str>,
+        data: Value,
+    ) -> anyhow::Result<EventId> {
+        let id = EventId(Uuid::now_v7());
+        let event = NewEvent { id, event_type: event_type.into(), record: record.map(Into::into), data };
+        self.work.store.record_events(self.work.tenant, &[event]).await?;
+        Ok(id)
+    }
+
+    /// A host that can run every block.
+    pub(crate) fn host(&self) -> anyhow::Result<Host> {
+        self.host_with(|_| true, Duration::from_secs(20))
+    }
+
+    /// A host that can run some blocks, with leases that long.
+    pub(crate) fn host_with(&self, can_run: impl Fn(&str) -> bool, lease: Duration) -> anyhow::Result<Host> {
+        let client = Client::new(ClientConfig {
+            policy: AddressPolicy { loopback: true, private: vec![] },
+            name_servers: NameServers::System,
+            extra_roots: vec![],
+            first_byte_alone: false,
+        })?;
+        let config = GuardConfig {
+            lease,
+            timeout: Duration::from_secs(10),
+            answer_wait: Duration::from_millis(1),
+            absence_margin: Duration::ZERO,
+            receipts: true,
+        };
+        let store = self.work.store.clone();
+        let guard = Arc::new(Guard::new(store.clone(), client, config, Arc::new(NoFaults)));
+        let scripts =
+            self.blocks.iter().filter(|(name, _)| can_run(name)).map(|(_, script)| *script).collect();
+        let runner = Arc::new(Scripts { scripts, ran: Mutex::default() });
+        let config = EngineConfig {
+            host: HostId(Uuid::now_v7()),
+            lease,
+            renew_every: lease / 4,
+            in_flight_max: 64,
+            poll_every: Duration::from_millis(100),
+            drain_for: Duration::from_secs(10),
+            limits: StepLimits::DEFAULT,
+        };
+        let engine = Engine::new(store, guard, Arc::clone(&runner) as _, Arc::new(NoFaults), config);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn({
+            let stop = stop.clone();
+            async move { engine.run(stop).await }
+        });
+        Ok(Host { runner, stop, task })
+    }
+
+    pub(crate) async fn run(&self, run: RunId) -> anyhow::Result<RunView> {
+        self.work.store.run(self.work.tenant, run).await?.context("the run is there")
+    }
+
+    /// Waits until a run has ended, or is blocked.
+    pub(crate) async fn ended(&self, run: RunId) -> anyhow::Result<RunView> {
+        let still = [RunState::Pending, RunState::Running, RunState::Waiting];
+        let found = eventually(async || {
+            let view = self.run(run).await?;
+            Ok((!still.contains(&view.row.state)).then_some(view))
+        });
+        found.await.with_context(|| format!("waiting for {run}"))
+    }
+
+    /// The steps of a run as the timeline has them: `node state attempt`.
+    pub(crate) async fn steps(&self, run: RunId) -> anyhow::Result<Vec<String>> {
+        let timeline = self.work.store.timeline(self.work.tenant, run).await?.context("the run is there")?;
+        let mut steps: Vec<_> = timeline
+            .settled
+            .iter()
+            .map(|step| (step.settled_at, format!("{} {} {}", step.node, step.state.name(), step.attempt)))
+            .collect();
+        steps.sort();
+        Ok(steps.into_iter().map(|(_, step)| step).collect())
+    }
+}
+
+/// Looks until there is something, with a bound.
+pub(crate) async fn eventually<T, F>(look: impl Fn() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<Option<T>>>,
+{
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        ensure!(begun.elapsed() < PATIENCE, "it did not come about in {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

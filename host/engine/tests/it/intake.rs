@@ -1,0 +1,77 @@
+//! Events become runs, or refusals that say why.
+
+use counterfoil_domain::id::EventId;
+use counterfoil_store::event::Outcome;
+use serde_json::json;
+
+use crate::house::{House, eventually};
+
+const TRIGGERED: &str = r#"
+name: welcome
+triggers:
+  - { event: lead.created, when: event.data.score > 10, record: event.data.id }
+  - { event: lead.touched, record: event.data.id, dedup: not_while_running }
+  - { event: lead.seen, dedup: every_time }
+steps:
+  - wait: { delay: "=0" }
+"#;
+
+async fn outcome(house: &House, event: EventId) -> anyhow::Result<String> {
+    let outcomes: Vec<Outcome> = eventually(async || {
+        let outcomes = house.work.store.outcomes(house.work.tenant, event).await?;
+        Ok(outcomes.filter(|outcomes| !outcomes.is_empty()))
+    })
+    .await?;
+    Ok(match &outcomes[0] {
+        Outcome { run: Some(_), .. } => "run".into(),
+        Outcome { refusal: Some((code, _)), .. } => code.clone(),
+        other => format!("{other:?}"),
+    })
+}
+
+#[tokio::test]
+async fn every_event_has_a_run_or_a_reason() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(&TRIGGERED.replace("\"=0\"", "1h")).await?;
+    let _host = house.host()?;
+    let cases = [
+        ("lead.created", json!({ "id": "a", "score": 20 }), "run"),
+        ("lead.created", json!({ "id": "a", "score": 20 }), "duplicate_trigger"),
+        ("lead.created", json!({ "id": "b", "score": 5 }), "rule_not_matched"),
+        ("lead.created", json!({ "id": null, "score": 20 }), "missing_record_identity"),
+        ("lead.created", json!({ "score": "high" }), "expression_failed"),
+        ("lead.touched", json!({ "id": "c" }), "run"),
+        ("lead.touched", json!({ "id": "c" }), "already_running"),
+        ("lead.seen", json!({}), "run"),
+        ("lead.seen", json!({}), "run"),
+    ];
+    for (event_type, data, expected) in cases {
+        let event = house.event(event_type, None, data.clone()).await?;
+        assert_eq!(outcome(&house, event).await?, expected, "{event_type} {data}");
+    }
+    house.work.store.set_paused(house.work.tenant, "welcome", true).await?;
+    let event = house.event("lead.seen", None, json!({})).await?;
+    assert_eq!(outcome(&house, event).await?, "workflow_paused");
+    Ok(())
+}
+
+/// An event that is delivered again, after a crash between admission and its mark, finds the run that exists.
+#[tokio::test]
+async fn a_redelivered_event_starts_nothing_new() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(&TRIGGERED.replace("\"=0\"", "1h")).await?;
+    let _host = house.host()?;
+    let event = house.event("lead.seen", None, json!({})).await?;
+    assert_eq!(outcome(&house, event).await?, "run");
+    let published = async || {
+        let pending = house.work.count("SELECT count(*) FROM events WHERE pending").await?;
+        Ok((pending == 0).then_some(()))
+    };
+    eventually(published).await?;
+    let forget = "UPDATE events SET pending = true, published_at = NULL, hold_id = NULL, hold_until = NULL";
+    house.work.execute(forget).await?;
+    eventually(published).await?;
+    let runs = house.work.count("SELECT count(*) FROM runs").await?;
+    assert_eq!(runs, 1);
+    Ok(())
+}

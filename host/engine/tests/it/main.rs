@@ -1,0 +1,6 @@
+//! The loops, over a real database and a provider that counts. Blocks are scripts here: the sandbox has its own tests.
+
+mod faults;
+mod house;
+mod intake;
+mod runs;

@@ -1,0 +1,164 @@
+//! Runs, from their start to their end.
+
+use counterfoil_domain::ports::StepEnd;
+use counterfoil_store::run::RunState;
+use counterfoil_testkit::provider::Act;
+use serde_json::json;
+
+use crate::house::House;
+
+const ORDER: &str = r#"
+name: order
+steps:
+  - charge: { http: { connection: p, method: POST, url: /charges, body: { cents: "=input.cents" } } }
+  - rate: { set: "=steps.charge.output.body.id" }
+  - decide:
+      switch:
+        - when: input.cents > 100
+          do: [ { reserve: { http: { connection: p, method: POST, url: /reservations, body: {} } } } ]
+        - else: []
+  - done: { set: { charge: "=steps.rate.output", big: "=input.cents > 100" } }
+"#;
+
+#[tokio::test]
+async fn a_run_goes_through_its_nodes_to_its_output() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(ORDER).await?;
+    let _host = house.host()?;
+    for (cents, calls) in [(500, vec!["/charges", "/reservations"]), (50, vec!["/charges"])] {
+        let before = house.provider.calls().len();
+        let run = house.start("order", json!({ "cents": cents })).await?;
+        let view = house.ended(run).await?;
+        let charge = format!("ch_{}", before + 1);
+        assert_eq!(view.output, Some(json!({ "charge": charge, "big": cents > 100 })), "{view:?}");
+        let paths: Vec<String> =
+            house.provider.calls()[before..].iter().map(|call| call.path.clone()).collect();
+        assert_eq!(paths, calls);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn blocks_see_what_came_before_them() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house
+        .block("add-one", |job| {
+            let input: serde_json::Value = serde_json::from_str(&job.input).unwrap_or_default();
+            StepEnd::Output(json!({ "n": input["n"].as_i64().unwrap_or(-100) + 1 }).to_string())
+        })
+        .await?;
+    house
+        .workflow(
+            r#"
+name: count
+steps:
+  - one: { block: add-one, input: { n: "=input.n" } }
+  - two: { block: add-one, input: { n: "=steps.one.output.n" } }
+  - three: { block: add-one, input: "=steps.two.output" }
+"#,
+        )
+        .await?;
+    let _host = house.host()?;
+    let run = house.start("count", json!({ "n": 1 })).await?;
+    assert_eq!(house.ended(run).await?.output, Some(json!({ "n": 4 })));
+    assert_eq!(house.steps(run).await?, ["one succeeded 1", "two succeeded 1", "three succeeded 1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_delay_is_served_and_not_before_it_is_due() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow("name: wait\nsteps:\n  - wait: { delay: 1s }\n  - done: { set: over }\n")
+        .await?;
+    let _host = house.host()?;
+    let run = house.start("wait", json!({})).await?;
+    assert_eq!(house.run(run).await?.row.state, RunState::Waiting);
+    let view = house.ended(run).await?;
+    assert_eq!(view.output, Some(json!("over")));
+    let took = view.row.ended_at.map(|ended| ended - view.row.admitted_at);
+    assert!(took.is_some_and(|took| took >= chrono::Duration::seconds(1)), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_transient_failure_is_tried_again_as_its_policy_says() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            r#"
+name: patient
+steps:
+  - charge:
+      http: { connection: p, method: POST, url: /charges, body: {} }
+      retry: { attempts: 3, delays: [10ms] }
+"#,
+        )
+        .await?;
+    let _host = house.host()?;
+    for (refusals, state, calls) in [(2, RunState::Succeeded, 3), (3, RunState::Failed, 3)] {
+        let before = house.provider.calls().len();
+        for _ in 0..refusals {
+            house.provider.script("/charges", Act::status(429));
+        }
+        let run = house.start("patient", json!({})).await?;
+        let view = house.ended(run).await?;
+        assert_eq!(view.row.state, state, "{view:?}");
+        assert_eq!(house.provider.calls().len() - before, calls);
+    }
+    Ok(())
+}
+
+/// A provider's `Retry-After` is a lower bound.
+#[tokio::test]
+async fn a_provider_may_ask_for_more_patience() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            "name: asked\nsteps:\n  - charge: { http: { connection: p, method: POST, url: /charges, body: {} }, retry: { attempts: 2, delays: [1ms] } }\n",
+        )
+        .await?;
+    house.provider.script("/charges", Act { retry_after: Some(1), ..Act::status(429) });
+    let _host = house.host()?;
+    let run = house.start("asked", json!({})).await?;
+    assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    let at: Vec<u64> = house.provider.calls().iter().map(|call| call.received_at_ms).collect();
+    assert!(at.len() == 2 && at[1] - at[0] >= 1_000, "{at:?}");
+    Ok(())
+}
+
+/// Two hosts, many runs: every step once.
+#[tokio::test]
+async fn hosts_share_the_work_and_do_none_of_it_twice() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(ORDER).await?;
+    let (_one, _two) = (house.host()?, house.host()?);
+    let mut runs = vec![];
+    for _ in 0..40 {
+        runs.push(house.start("order", json!({ "cents": 500 })).await?);
+    }
+    for run in runs {
+        assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    }
+    assert_eq!(house.provider.calls().len(), 80);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_stops_finishes_its_step_and_begins_no_other() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(ORDER).await?;
+    house.provider.script("/charges", Act::held());
+    let host = house.host()?;
+    let run = house.start("order", json!({ "cents": 500 })).await?;
+    house.provider.wait_for_calls(1).await?;
+    let stopping = tokio::spawn(host.stop());
+    house.provider.release();
+    stopping.await??;
+    assert_eq!(house.provider.calls().len(), 1, "the next step is left to others");
+    assert_eq!(house.run(run).await?.row.state, RunState::Running);
+    let _other = house.host()?;
+    assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    assert_eq!(house.provider.calls().len(), 2);
+    Ok(())
+}
