@@ -31,12 +31,12 @@ pub(crate) enum Command {
         /// Its id, `evt_…`: the same id is the same event, however often it is sent.
         #[arg(long)]
         id: Option<String>,
-        /// Wait until each workflow has started a run or refused, and print which. Exit code 6 if all refused.
+        /// Wait until a workflow has started a run or refused to, and print which. Exit code 6 if all refused.
         #[arg(long)]
         wait: bool,
-        /// How long to wait, such as 90s [default: as long as it takes].
-        #[arg(long, requires = "wait")]
-        timeout: Option<Duration>,
+        /// How long to wait: nothing ever comes of an event that no workflow is triggered by.
+        #[arg(long, requires = "wait", default_value = "10s")]
+        timeout: Duration,
     },
 }
 
@@ -63,38 +63,35 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     outcomes(&api, sent["id"].as_str().unwrap_or_default(), timeout, output).await
 }
 
-async fn outcomes(api: &Api, id: &str, timeout: Option<Duration>, output: Output) -> anyhow::Result<Exit> {
-    let deadline = timeout.map(|timeout| Instant::now() + std::time::Duration::from_millis(timeout.ms));
+async fn outcomes(api: &Api, id: &str, timeout: Duration, output: Output) -> anyhow::Result<Exit> {
+    let deadline = Instant::now() + std::time::Duration::from_millis(timeout.ms);
     let progress = Progress::new(format!("waiting for what becomes of {id}"));
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (answer, exit) = loop {
         looks.tick().await;
         let answer = api.get(&["events", id, "outcomes"], &[]).await?;
-        if answer["pending"] == json!(false) {
-            let outcomes = answer["outcomes"].as_array().map_or(&[][..], Vec::as_slice);
-            let all_refused = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome["run"].is_null());
-            break (answer, if all_refused { Exit::Refused } else { Exit::Ok });
-        }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            break (answer, Exit::TimedOut);
-        }
+        let outcomes = answer["outcomes"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_refused = |outcome: &Value| outcome["run"].is_null();
+        let exit = match outcomes {
+            [] if Instant::now() < deadline => continue,
+            [] => Exit::TimedOut,
+            outcomes if outcomes.iter().all(is_refused) => Exit::Refused,
+            _ => Exit::Ok,
+        };
+        break (answer, exit);
     };
     drop(progress);
-    let count = answer["outcomes"].as_array().map_or(0, Vec::len);
     if output.is_json() {
         output.json(&answer)?;
-    } else if count > 0 {
+    } else if exit != Exit::TimedOut {
         output.list(&json!({ "items": answer["outcomes"] }), OUTCOMES)?;
     }
-    match exit {
-        Exit::TimedOut => {
-            anstream::eprintln!("not in time: {id} is recorded, and no host has taken it up yet")
-        }
-        Exit::Ok if count == 0 => {
-            anstream::eprintln!("{id} is recorded; no active workflow has a trigger for its type");
-        }
-        _ => {}
+    if exit == Exit::TimedOut {
+        anstream::eprintln!(
+            "nothing has come of {id} yet: no active workflow has a trigger for it, or no host runs"
+        );
+        anstream::eprintln!("next: counterfoil workflow list");
     }
     Ok(exit)
 }

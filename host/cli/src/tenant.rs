@@ -36,16 +36,27 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     let pepper = config.secrets.pepper.as_ref().context("there is no pepper")?;
     let database = Database::join(&config).await?;
     let store = database.connect_quietly().await?;
-    let tenant = TenantId(Uuid::now_v7());
-    if store.create_tenant(tenant, &name).await? == Created::NameTaken {
-        return Err(Failure::new(Exit::Refused, format!("there is a tenant `{name}` already")).into());
-    }
+    let tenant = create(&store, &name).await?;
     let key = create_admin_key(&store, tenant, "made with its tenant", pepper).await?;
     let record = json!({ "tenant": name, "id": tenant, "key": key.to_string() });
     output.record(&record, COLUMNS)?;
     anstream::eprintln!("the key is shown this once: keep it where secrets are kept");
     database.close().await?;
     Ok(Exit::Ok)
+}
+
+/// Creates a tenant. One that has no key, since its creation broke off, is created to its end.
+async fn create(store: &Store, name: &str) -> anyhow::Result<TenantId> {
+    let tenant = TenantId(Uuid::now_v7());
+    if store.create_tenant(tenant, name).await? == Created::New {
+        return Ok(tenant);
+    }
+    if let Some(tenant) = store.tenant_by_name(name).await?
+        && store.keys(tenant).await?.is_empty()
+    {
+        return Ok(tenant);
+    }
+    Err(Failure::new(Exit::Refused, format!("there is a tenant `{name}` already")).into())
 }
 
 /// Creates a key that may do everything in a tenant.

@@ -13,7 +13,7 @@ use serde_json::Value;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Timeline {
     pub(crate) run: Run,
-    duration_ms: u64,
+    duration_ms: i64,
     pub(crate) entries: Vec<Entry>,
     audit: Vec<Audit>,
 }
@@ -44,9 +44,15 @@ pub(crate) struct Entry {
     queued_at: DateTime<Utc>,
     choice: Option<String>,
     error: Option<Fault>,
-    logs: Vec<Log>,
+    logs: Option<Logs>,
     spans: Vec<Span>,
     pub(crate) effects: Vec<Effect>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Logs {
+    lines: Vec<Log>,
+    truncated: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,7 +65,7 @@ struct Log {
 struct Span {
     phase: String,
     attempt: u32,
-    ms: u64,
+    ms: i64,
     ended: Option<String>,
 }
 
@@ -112,11 +118,11 @@ fn coloured(state: &str) -> String {
 }
 
 /// Milliseconds as a person says them.
-pub(crate) fn spoken(ms: u64) -> String {
-    const SECOND: u64 = 1_000;
-    const MINUTE: u64 = 60 * SECOND;
-    const HOUR: u64 = 60 * MINUTE;
-    const DAY: u64 = 24 * HOUR;
+fn spoken(ms: i64) -> String {
+    const SECOND: i64 = 1_000;
+    const MINUTE: i64 = 60 * SECOND;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
     match ms {
         ..SECOND => format!("{ms} ms"),
         ..MINUTE => format!("{}.{} s", ms / SECOND, ms % SECOND / 100),
@@ -197,8 +203,13 @@ impl Entry {
                 writeln!(out, "{INDENT}  {DIM}{reason}{DIM:#}")?;
             }
         }
-        for log in &self.logs {
-            writeln!(out, "{INDENT}{DIM}{}: {}{DIM:#}", log.level, log.message)?;
+        if let Some(Logs { lines, truncated }) = &self.logs {
+            for Log { level, message } in lines {
+                writeln!(out, "{INDENT}{DIM}{level}: {message}{DIM:#}")?;
+            }
+            if *truncated {
+                writeln!(out, "{INDENT}{DIM}(it logged more than is kept){DIM:#}")?;
+            }
         }
         if let Some(error) = &self.error {
             writeln!(out, "{INDENT}{}", error.line())?;

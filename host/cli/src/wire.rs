@@ -1,6 +1,7 @@
 //! Where the rooms meet: the real ports, the loops and the server of one host.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use chrono::Utc;
@@ -22,6 +23,9 @@ use uuid::Uuid;
 
 use crate::config::{Config, ServerConfig};
 use crate::exit::{Exit, Failure};
+
+/// What is being answered when a host is told to stop may take this long: an upload is the longest.
+const ANSWERS_END_MAX: Duration = Duration::from_secs(10);
 
 /// One host: it serves nobody and runs nothing until [`Host::run`].
 pub(crate) struct Host {
@@ -151,22 +155,40 @@ impl Host {
             let (store, listening) = (store, listening.clone());
             async move { store.listen(listening).await }
         });
-        let mut working = tokio::spawn({
+        let working = async {
             let stop = stop.clone();
-            async move { engine.run(stop).await }
-        });
-        let mut serving = tokio::spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
-        // Neither ends before it is told to, unless it is broken; then the other is told.
-        let (worked, served) = tokio::select! {
-            worked = &mut working => { stop.cancel(); (worked, serving.await) }
-            served = &mut serving => { stop.cancel(); (working.await, served) }
+            tokio::spawn(async move { engine.run(stop).await }).await.context("the engine broke off")
         };
+        let serving = serve(listener, web, &stop);
+        let (worked, served) = tokio::join!(then_stop(working, &stop), then_stop(serving, &stop));
         listening.cancel();
         wakes.await.context("the wake-ups broke off")?;
-        worked.context("the engine broke off")?;
-        served.context("the server broke off")?.context("the server ended")?;
+        worked.and(served)?;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// No part ends before it is told to, unless it is broken; then the others are told.
+async fn then_stop<T>(part: impl Future<Output = T>, stop: &CancellationToken) -> T {
+    let ended = part.await;
+    stop.cancel();
+    ended
+}
+
+async fn serve(listener: TcpListener, web: WebState, stop: &CancellationToken) -> anyhow::Result<()> {
+    let mut serving = tokio::spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(ANSWERS_END_MAX).await;
+    };
+    tokio::select! {
+        served = &mut serving => served.context("the server broke off")?.context("the server ended"),
+        () = too_late => {
+            tracing::warn!("requests were still being answered when the host stopped");
+            serving.abort();
+            Ok(())
+        }
     }
 }
 

@@ -96,8 +96,8 @@ impl DatabaseConfig {
 fn without_password(url: &str) -> String {
     match url::Url::parse(url) {
         Ok(mut url) if url.password().is_some() => {
-            // It takes a password already, so it can lose it.
-            let _ = url.set_password(Some("…"));
+            // It has a password already, so it can have another.
+            let _ = url.set_password(Some("***"));
             url.to_string()
         }
         _ => url.to_owned(),
@@ -253,12 +253,24 @@ pub(crate) struct LogConfig {
 
 /// How log messages are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 pub(crate) enum LogFormat {
     /// A line for people.
     Text,
     /// A JSON object a line.
     Json,
+}
+
+impl TryFrom<String> for LogFormat {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{name}` is neither `text` nor `json`")),
+        }
+    }
 }
 
 impl fmt::Display for LogFormat {

@@ -90,7 +90,7 @@ impl Seen {
                 let again =
                     if entry.attempt > 1 { format!(", attempt {}", entry.attempt) } else { String::new() };
                 progress.note(&format!(
-                    "{} {name} is {}{again}",
+                    "{} {name}: {}{again}",
                     mark(&entry.state),
                     entry.state.replace('_', " ")
                 ));

@@ -21,7 +21,7 @@ fn a_timeline_tells_what_happened_in_order() {
             "step": "stp_1", "node": node, "iteration": [], "kind": "block", "block": format!("{node}-it"), "digest": null,
             "state": state, "attempt": 1, "losses": 1, "queued_at": queued_at, "started_at": null, "ended_at": null,
             "due_at": null, "choice": null, "output": null, "error": null,
-            "logs": [{ "level": "info", "message": "hello" }], "spans": spans, "effects": effects,
+            "logs": { "lines": [{ "level": "info", "message": "hello" }], "truncated": true }, "spans": spans, "effects": effects,
         })
     };
     let value = json!({
@@ -40,7 +40,22 @@ fn a_timeline_tells_what_happened_in_order() {
         "audit": [{ "at": "2026-01-02T03:05:05Z", "actor": "key_1", "action": "run.resume", "detail": {} }],
     });
     let timeline = Timeline::deserialize(&value).expect("a timeline");
-    insta::assert_snapshot!(plain(&timeline.text()), @"");
+    insta::assert_snapshot!(plain(&timeline.text()), @"
+    run_1  speed-to-lead v2  ■ blocked  1 min 15 s
+    started by an event · about lead-7 · 2026-01-02 03:04:05 UTC
+
+       +0.000 enrich  ✓ succeeded  block enrich-it
+              queued 2 ms · running 17 ms
+              info: hello
+              (it logged more than is kept)
+       +0.019 charge  ■ blocked  block charge-it
+              running 900 ms, host lost · running 4 ms, outcome unknown · blocked 1 min 0 s
+              └ ? unknown  POST http://127.0.0.1:9/charges  at-most-once  eff_1
+                its host was lost
+              info: hello
+              (it logged more than is kept)
+      +60.000 key_1: run.resume
+    ");
 }
 
 #[test]

@@ -20,7 +20,23 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
         .env("COUNTERFOIL__PEPPER", "short")
         .env("COUNTERFOIL__ENGINE__LEASEMS", "1")
         .env("COUNTERFOIL_CRASH_AT", "somewhere"));
-    insta::assert_snapshot!(said.text(home.path()), @"");
+    insta::assert_snapshot!(said.text(home.path()), @r#"
+    --- stderr
+    error: the configuration has 11 faults
+      COUNTERFOIL__SERVER__LISTEN: invalid socket address syntax
+      engine.lease_ms in counterfoil.toml: at least 1000 ms
+      engine.in_flight_max in counterfoil.toml: at least 1
+      COUNTERFOIL__ENGINE__POLL_MS: invalid value signed int `-1`, expected u64
+      effects.private_networks in counterfoil.toml: `8.8.8.8/32`: only networks within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 and fc00::/7 can be opened
+      COUNTERFOIL_CRASH_AT: `somewhere` is not SITE or SITE:NTH; sites are before-claim, after-claim, before-prepare, after-dispatch, after-connect, after-first-byte, after-last-byte, mid-answer, before-answer-recorded, after-answer-recorded, in-settle, after-settle
+      COUNTERFOIL__LOG__FORMAT: `xml` is neither `text` nor `json`
+      COUNTERFOIL__LOG__FILTER: `a=b=c`: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+      COUNTERFOIL__PEPPER: 64 hexadecimal digits, as `openssl rand -hex 32` prints them
+      COUNTERFOIL__ENGINE__LEASEMS: there is no such setting; did you mean engine.lease_ms?
+      sever.listen in counterfoil.toml: there is no such setting; did you mean server.listen?
+    next: counterfoil doctor
+    --- exit 2
+    "#);
     assert!(!home.path().join("made").exists());
     Ok(())
 }
@@ -29,7 +45,13 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
 fn a_host_for_others_needs_its_secret() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     let said = run(counterfoil(home.path()).args(["serve", "--data-dir", "data"]));
-    insta::assert_snapshot!(said.text(home.path()), @"");
+    insta::assert_snapshot!(said.text(home.path()), @r#"
+    --- stderr
+    error: the configuration has a fault
+      COUNTERFOIL__PEPPER: missing, and there is no HOME/data/pepper: all hosts of a database share one secret, 64 hexadecimal digits, as `openssl rand -hex 32` prints them
+    next: counterfoil doctor
+    --- exit 2
+    "#);
     Ok(())
 }
 
@@ -56,7 +78,27 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
             format!("{} = {} ({})", text("key"), text("value"), text("origin"))
         })
         .collect();
-    insta::assert_snapshot!(lines.join("\n").replace(&*home.path().to_string_lossy(), "HOME"), @"");
+    insta::assert_snapshot!(lines.join("\n").replace(&*home.path().to_string_lossy(), "HOME"), @r#"
+    data.dir = flag (--data-dir)
+    database.connections_max = 16 (default)
+    database.url = postgres://u:***@127.0.0.1:1/a (DATABASE_URL)
+    effects.absence_margin_ms = 5000 (default)
+    effects.allow_loopback = false (default)
+    effects.answer_wait_ms = 1 (default)
+    effects.private_networks = none (default)
+    effects.timeout_ms = 30000 (default)
+    engine.drain_ms = 10000 (default)
+    engine.in_flight_max = 256 (default)
+    engine.lease_ms = 3000 (engine.lease_ms in other.toml)
+    engine.poll_ms = 70 (engine.poll_ms in other.toml)
+    engine.renew_ms = 1000 (default)
+    log.filter = info (default)
+    log.format = text (default)
+    pepper = given, not shown (COUNTERFOIL__PEPPER)
+    pepper_file = HOME/flag/pepper (default)
+    server.cookies_secure = false (default)
+    server.listen = 127.0.0.1:2 (COUNTERFOIL__SERVER__LISTEN)
+    "#);
     let database =
         document["checks"].as_array().expect("a list").iter().find(|check| check["subject"] == "database");
     let database = database.expect("it is looked at");

@@ -25,7 +25,35 @@ fn every_problem_is_shown_where_it_stands() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     fs::write(home.path().join("bad.yaml"), BAD)?;
     let said = run(counterfoil(home.path()).args(["workflow", "check", "bad.yaml"]));
-    insta::assert_snapshot!(said.text(home.path()), @"");
+    insta::assert_snapshot!(said.text(home.path()), @r#"
+    bad.yaml:3:5: `dedup: once_per_record` needs `record`; without one, say `dedup: every_time`
+    3 |   - event: crm.lead.created
+      |     ^
+
+    bad.yaml:4:29: the expression ends too early
+    4 |     when: event.data.score >
+      |                             ^
+
+    bad.yaml:6:13: what a step does is told by one of `block`, `http`, `delay`, `switch`, `set`, `stop`
+    6 |   - enrich: { blok: enrich-lead, input: { domain: "=event.data.domain" } }
+      |             ^
+
+    bad.yaml:9:23: there is no step `later`
+    9 |         - when: steps.later.output.tier == "gold"
+      |                       ^
+
+    bad.yaml:10:34: the name of a block is a small letter, then small letters, digits and `-`, at most 64 in all
+    10 |           do: [ { task: { block: Create_Task } } ]
+       |                                  ^
+
+    bad.yaml:11:20: `soon` is not a length of time: write 90s, 1h30m or 3d, with d, h, m, s and ms in this order
+    11 |   - wait:	{ delay: soon }
+       |          	         ^
+
+    --- stderr
+    6 problems
+    --- exit 6
+    "#);
 
     let said = run(counterfoil(home.path()).args(["-o", "json", "workflow", "check", "bad.yaml"]));
     let document = said.json();
