@@ -1,9 +1,13 @@
 //! What a block's function must look like, and what is read off it.
 
+use syn::ext::IdentExt as _;
 use syn::{
     Attribute, Expr, ExprLit, FnArg, GenericArgument, Ident, ItemFn, Lit, Meta, PathArguments, ReturnType,
     Type,
 };
+
+/// The host takes no longer names: they are parts of keys, paths and URLs.
+const NAME_LEN_MAX: usize = 64;
 
 /// The parts of a function that its block is made of.
 pub(crate) struct Signature<'a> {
@@ -60,13 +64,13 @@ fn refuse<T>(tokens: impl quote::ToTokens, message: &str) -> syn::Result<T> {
 }
 
 fn block_name(ident: &Ident) -> syn::Result<String> {
-    use syn::ext::IdentExt;
     let name = ident.unraw().to_string();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(plain) {
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if !begins || !name.chars().all(plain) || name.len() > NAME_LEN_MAX {
         return refuse(
             ident,
-            "a block is named by its function: a letter, then `a` to `z`, `0` to `9` and `_`",
+            "a block is named by its function: a letter, then `a` to `z`, `0` to `9` and `_`, 64 at most",
         );
     }
     Ok(name.replace('_', "-"))

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 
 /// What a new block begins as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +117,11 @@ pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Resu
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(plain) {
-        bail!("{name:?} names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`");
+    if !is_name(name) {
+        bail!(
+            "{name:?} names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`, \
+             {NAME_LEN_MAX} at most"
+        );
     }
     if RESERVED.contains(&name) {
         bail!("{name:?} means something to Rust: choose another name");
@@ -226,7 +229,8 @@ mod tests {
     #[test]
     fn a_name_that_cannot_be_a_block_s_is_refused_before_anything_is_written() -> anyhow::Result<()> {
         let parent = tempfile::tempdir()?;
-        for name in ["", "-a", "1a", "A", "a_b", "a/b", "..", "ä", "match", "std", "while"] {
+        for name in ["", "-a", "1a", &"a".repeat(65), "A", "a_b", "a/b", "..", "ä", "match", "std", "while"]
+        {
             assert!(new(parent.path(), name, Template::ChargeCard).is_err(), "{name:?}");
         }
         assert_eq!(fs::read_dir(parent.path())?.count(), 0);
