@@ -117,7 +117,7 @@ impl Store {
             page.after,
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         columns.into_iter().map(BlockVersion::try_from).collect()
     }
@@ -135,7 +135,7 @@ impl Store {
             tenant.0,
             name,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         columns.into_iter().map(BlockVersion::try_from).collect()
     }

@@ -56,13 +56,15 @@ const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Claims are one statement at a time; the second is for a neighbour in the same process.
 const CLAIM_CONNECTIONS_MAX: u32 = 2;
+/// Lists are for people, and must not take the connections that work needs.
+const READ_CONNECTIONS_MAX: u32 = 4;
 
 /// How to reach the database.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// `postgres://…`, of a direct connection.
     pub url: String,
-    /// Connections to keep at most, beside the two for claims and the two for wake-ups.
+    /// Connections to work with at most, beside the few for claims, for lists and for wake-ups.
     pub connections_max: u32,
 }
 
@@ -76,6 +78,8 @@ struct Inner {
     pool: PgPool,
     /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease.
     claims: PgPool,
+    /// For lists, whose best plan depends on the filters that are given.
+    reads: PgPool,
     options: PgConnectOptions,
     faults: Arc<dyn Faults>,
     waker: Waker,
@@ -92,15 +96,18 @@ impl Store {
     pub async fn connect(config: StoreConfig, faults: Arc<dyn Faults>) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(&config.url)?
             .application_name("counterfoil")
-            // Where the tables are. By default a role's own schema comes first: one called `counterfoil` would find, and
-            // after the migration that makes it fill, the schema of `emit_event`.
-            .options([("search_path", "public")])
             .disable_statement_logging();
         let limited = options.clone().options([
             ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
             ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
             ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT.as_millis().to_string()),
+            // Compiling a plan takes longer than the longest of ours runs.
+            ("jit", "off".into()),
         ]);
+        // Planned once a connection. Left to itself the database plans most of ours each time, since it takes an array
+        // that it sees for smaller than one that it does not.
+        let planned = limited.clone().options([("plan_cache_mode", "force_generic_plan")]);
+        let claims = planned.clone().options([("synchronous_commit", "off")]);
         // A connection is looked at when it comes back; to look again when it goes out doubles the cost of a statement.
         let pool = |connections_max| {
             PgPoolOptions::new()
@@ -108,10 +115,10 @@ impl Store {
                 .acquire_timeout(ACQUIRE_TIMEOUT)
                 .test_before_acquire(false)
         };
-        let claims = limited.clone().options([("synchronous_commit", "off")]);
         let inner = Inner {
-            pool: pool(config.connections_max).connect_with(limited).await?,
+            pool: pool(config.connections_max).connect_with(planned).await?,
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
+            reads: pool(READ_CONNECTIONS_MAX).connect_lazy_with(limited),
             options,
             faults,
             waker: Waker::new(),
@@ -129,9 +136,14 @@ impl Store {
     pub async fn close(&self) {
         self.inner.pool.close().await;
         self.inner.claims.close().await;
+        self.inner.reads.close().await;
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
         &self.inner.pool
+    }
+
+    pub(crate) fn reads(&self) -> &PgPool {
+        &self.inner.reads
     }
 }

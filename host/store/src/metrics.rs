@@ -26,7 +26,7 @@ impl Store {
         let row = Row { table: "counts of", id: "the database" };
         let unsigned = |column, count: i64| row.read(column, u64::try_from(count));
         let open = sqlx::query!(r#"SELECT wait, count(*) AS "count!" FROM open_steps GROUP BY wait"#)
-            .fetch_all(self.pool())
+            .fetch_all(self.reads())
             .await?;
         let mut open_steps: BTreeMap<_, _> = Wait::ALL.iter().map(|wait| (wait.name(), 0)).collect();
         for open in open {
@@ -40,7 +40,7 @@ impl Store {
                        EXTRACT(EPOCH FROM clock_timestamp() - min(dispatched_at))::float8 AS oldest_seconds
                    FROM receipts WHERE unresolved) u"#
         )
-        .fetch_one(self.pool())
+        .fetch_one(self.reads())
         .await?;
         Ok(Counts {
             unknown: unsigned("unknown", rest.unknown)?,

@@ -16,7 +16,7 @@ use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 
 pub use self::list::{EffectFilter, EffectRow};
 pub use self::resolve::Resumed;
-pub(crate) use self::row::ReceiptRow;
+pub(crate) use self::row::{AnswerColumns, ReceiptRow};
 pub(crate) use self::transition::{apply, hold_slot, insert_answered, lose_all, lose_dispatched};
 
 use crate::settle::OwnWrite;

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{EventId, LineageId, RunId, WorkflowId, WorkflowVersionId};
 use serde_json::Value;
 
-pub(crate) use self::end::{STEP_CANCELLED, end_run};
+pub(crate) use self::end::{STEP_CANCELLED, cancel_open_steps};
 pub use self::list::RunFilter;
 
 use crate::value::text_enum;

@@ -1,9 +1,12 @@
 //! What ends an execution of a step: it settles, waits for another attempt, or is blocked. One transaction each, fenced on
 //! the execution's lease.
 
+mod advance;
 mod answer;
 mod block;
+mod conclude;
 mod finish;
+mod hold;
 mod inline;
 mod next;
 mod open;
@@ -121,7 +124,7 @@ pub struct Settlement {
     pub logs: Option<Value>,
     /// Steps that settle with it and were never open: evaluated on the way, or on a branch not taken.
     pub inline: Vec<SettledStep>,
-    /// Steps that follow.
+    /// Steps that follow; none if the run ends.
     pub open: Vec<NewStep>,
     /// The first step that follows and is ready is leased to this host at once, for this long.
     pub keep: Option<(HostId, Duration)>,

@@ -134,7 +134,7 @@ impl Store {
             tenant.0,
             run.0,
         )
-        .fetch_one(self.pool())
+        .fetch_one(self.reads())
         .await?;
         Ok(Some(TimelineRows {
             attempts: self.attempt_rows(tenant, run).await?,
@@ -156,7 +156,7 @@ impl Store {
             tenant.0,
             run.0,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         rows.into_iter()
             .map(|columns| {
@@ -189,7 +189,7 @@ impl Store {
             tenant.0,
             run.0,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         rows.into_iter()
             .map(|columns| {
@@ -221,7 +221,7 @@ impl Store {
             tenant.0,
             run.0,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         rows.into_iter()
             .map(|columns| {
@@ -250,7 +250,7 @@ impl Store {
             run.lineage.0,
             run.row.id.0,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         rows.into_iter().map(|row| row.view(run.row.workflow_name.clone())).collect()
     }
@@ -262,7 +262,7 @@ impl Store {
             tenant.0,
             run.0,
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         let audit = rows.into_iter().map(|row| AuditRow {
             id: row.id,

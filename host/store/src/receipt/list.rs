@@ -125,7 +125,7 @@ impl Store {
             after.map(|(_, _, id)| id),
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         Ok(columns)
     }
@@ -163,7 +163,7 @@ impl Store {
             after.map(|(_, _, id)| id),
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         Ok(columns)
     }

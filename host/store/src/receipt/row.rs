@@ -140,16 +140,16 @@ impl ReceiptRow {
 
 /// What is recorded of an outcome, as columns.
 #[derive(Debug, Default)]
-pub(super) struct AnswerColumns<'a> {
-    pub(super) kind: Option<&'static str>,
-    pub(super) status: Option<i32>,
-    pub(super) headers: Option<Value>,
-    pub(super) body: Option<&'a [u8]>,
-    pub(super) truncated: Option<bool>,
+pub(crate) struct AnswerColumns<'a> {
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) status: Option<i32>,
+    pub(crate) headers: Option<Value>,
+    pub(crate) body: Option<&'a [u8]>,
+    pub(crate) truncated: Option<bool>,
 }
 
 impl<'a> AnswerColumns<'a> {
-    pub(super) fn new(recorded: &'a Recorded) -> Self {
+    pub(crate) fn new(recorded: &'a Recorded) -> Self {
         let response = |kind, response: &'a HttpResponse| Self {
             kind: Some(kind),
             status: Some(response.status.into()),

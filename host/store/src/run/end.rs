@@ -6,9 +6,7 @@ use counterfoil_domain::receipt::Actor;
 use super::Cancelled;
 use crate::audit::audit;
 use crate::receipt::lose_dispatched;
-use crate::settle::{RunEnd, RunEndState};
 use crate::transaction::{Tx, begin, undo};
-use crate::value::Exact;
 use crate::{Store, StoreError};
 
 /// Why a receipt is unknown whose step was cancelled while it was under way.
@@ -39,8 +37,15 @@ impl Store {
             let verdict = if ended.is_some() { Cancelled::AlreadyEnded } else { Cancelled::NotFound };
             return undo(tx, verdict).await;
         };
-        let end = RunEnd { state: RunEndState::Cancelled, output: None, error: None };
-        end_run(&mut tx, tenant, run, lineage.into(), &end, true).await?;
+        cancel_open_steps(&mut tx, tenant, run, lineage.into(), None).await?;
+        sqlx::query!(
+            "WITH closed AS (DELETE FROM open_runs WHERE tenant_id = $1 AND run_id = $2)
+             UPDATE runs SET state = 'cancelled', ended_at = now() WHERE tenant_id = $1 AND id = $2",
+            tenant.0,
+            run.0,
+        )
+        .execute(&mut *tx)
+        .await?;
         let nothing = serde_json::json!({});
         audit(&mut tx, tenant, actor, "run.cancel", Some(run.0), Some(run), &nothing).await?;
         tx.commit().await?;
@@ -48,56 +53,34 @@ impl Store {
     }
 }
 
-/// Ends a run whose row in `open_runs` the caller has locked. Steps that it still has open are cancelled.
-pub(crate) async fn end_run(
+/// Settles the steps that a run has open as cancelled, all but one. The caller holds the run's row in `open_runs`, so that
+/// none is added meanwhile.
+pub(crate) async fn cancel_open_steps(
     tx: &mut Tx,
     tenant: TenantId,
     run: RunId,
     lineage: LineageId,
-    end: &RunEnd,
-    has_open_steps: bool,
-) -> Result<(), StoreError> {
-    if has_open_steps {
-        cancel_open_steps(tx, tenant, run, lineage).await?;
-    }
-    sqlx::query!(
-        "WITH closed AS (DELETE FROM open_runs WHERE tenant_id = $1 AND run_id = $2)
-         UPDATE runs SET state = $3, ended_at = now(), output = $4, error = $5
-         WHERE tenant_id = $1 AND id = $2 AND state = 'open'",
-        tenant.0,
-        run.0,
-        end.state.name(),
-        end.output.as_ref().map(Exact) as Option<Exact<'_>>,
-        end.error.as_ref().map(Exact) as Option<Exact<'_>>,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
-}
-
-async fn cancel_open_steps(
-    tx: &mut Tx,
-    tenant: TenantId,
-    run: RunId,
-    lineage: LineageId,
+    but: Option<StepId>,
 ) -> Result<(), StoreError> {
     let steps = sqlx::query_scalar!(
-        "SELECT id FROM open_steps WHERE tenant_id = $1 AND run_id = $2 ORDER BY id FOR UPDATE",
+        "SELECT id FROM open_steps WHERE tenant_id = $1 AND run_id = $2 AND id IS DISTINCT FROM $3
+         ORDER BY id FOR UPDATE",
         tenant.0,
         run.0,
+        but.map(|but| but.0),
     )
     .fetch_all(&mut **tx)
     .await?;
-    let steps: Vec<StepId> = steps.into_iter().map(StepId).collect();
-    lose_dispatched(tx, tenant, lineage, &steps, STEP_CANCELLED).await?;
+    let ids: Vec<StepId> = steps.iter().copied().map(StepId).collect();
+    lose_dispatched(tx, tenant, lineage, &ids, STEP_CANCELLED).await?;
     sqlx::query!(
-        "WITH gone AS (DELETE FROM open_steps WHERE tenant_id = $1 AND run_id = $2 RETURNING *)
+        "WITH gone AS (DELETE FROM open_steps WHERE tenant_id = $1 AND id = ANY ($2) RETURNING *)
          INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
              queued_at, started_at)
          SELECT tenant_id, run_id, id, lineage, node, iteration, 'cancelled', attempt, losses, queued_at, started_at
          FROM gone",
         tenant.0,
-        run.0,
+        &steps,
     )
     .execute(&mut **tx)
     .await?;

@@ -102,7 +102,7 @@ impl Store {
             page.after_id()?,
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         Ok(columns)
     }
@@ -134,7 +134,7 @@ impl Store {
             page.after_id()?,
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         Ok(columns)
     }
@@ -149,14 +149,14 @@ impl Store {
             tenant.0,
             id.0,
         )
-        .fetch_optional(self.pool())
+        .fetch_optional(self.reads())
         .await?;
         let payloads = sqlx::query!(
             "SELECT lineage, event, input, output, error FROM runs WHERE tenant_id = $1 AND id = $2",
             tenant.0,
             id.0,
         )
-        .fetch_optional(self.pool())
+        .fetch_optional(self.reads())
         .await?;
         let (Some(columns), Some(payloads)) = (columns, payloads) else { return Ok(None) };
         Ok(Some(RunView {

@@ -24,7 +24,7 @@ impl Store {
             page.after,
             page.limit(),
         )
-        .fetch_all(self.pool())
+        .fetch_all(self.reads())
         .await?;
         workflows
             .into_iter()

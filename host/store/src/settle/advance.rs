@@ -1,0 +1,112 @@
+//! A step that settles and is followed by others.
+
+use chrono::{DateTime, Utc};
+use counterfoil_domain::id::{LeaseId, Place, step_id};
+
+use super::{NewStep, OpenArrays, Settlement};
+use crate::StoreError;
+use crate::step::{Claimed, Fence, Wait};
+use crate::transaction::Tx;
+use crate::value::{self, Exact};
+
+/// The lease of the step that this host keeps.
+pub(super) struct Kept {
+    lease: LeaseId,
+    since: DateTime<Utc>,
+    until: DateTime<Utc>,
+}
+
+/// Moves the step to the settled ones and opens its successors. The outer none says that a receipt of its place has no
+/// answer, and that nothing was written; the inner one that no successor is kept.
+pub(super) async fn advance(
+    tx: &mut Tx,
+    settlement: &Settlement,
+) -> Result<Option<Option<Kept>>, StoreError> {
+    let settled = &settlement.settled;
+    let open = OpenArrays::new(settlement.run, &settlement.open);
+    let kept = settlement.keep.and_then(|_| kept_step(settlement)).map(|kept| open.ids[kept.0]);
+    let row = sqlx::query!(
+        // Whether every receipt is answered is looked at here, in a statement that began after the step was locked: a
+        // dispatch that was under way has been committed by then, and none can begin any more.
+        r#"WITH gone AS (
+             DELETE FROM open_steps s
+             WHERE s.tenant_id = $1 AND s.id = $2 AND NOT EXISTS (
+                 SELECT FROM receipts r
+                 WHERE r.tenant_id = s.tenant_id AND r.lineage = s.lineage
+                   AND r.node = s.node AND r.iteration = s.iteration
+                   AND r.state IN ('dispatched', 'unknown'))
+             RETURNING *
+         ), settled AS (
+             INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
+                 output, error, choice, logs, queued_at, started_at)
+             SELECT tenant_id, run_id, id, lineage, node, iteration, $3, attempt, losses,
+                 $4::json, $5::json, $6, $7::json, queued_at, started_at
+             FROM gone
+         ), opened AS (
+             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
+                 vt, lease_id, host_id, first_started_at, started_at)
+             SELECT gone.tenant_id, s.id, gone.run_id, gone.lineage, s.node, s.iteration::int[], s.wait, s.block,
+                 now() + CASE WHEN s.id = $14 THEN $16 ELSE s.delay END,
+                 CASE WHEN s.id = $14 THEN gen_random_uuid() END,
+                 CASE WHEN s.id = $14 THEN $15::uuid END,
+                 CASE WHEN s.id = $14 THEN now() END,
+                 CASE WHEN s.id = $14 THEN now() END
+             FROM gone CROSS JOIN UNNEST(
+                 $8::uuid[], $9::text[], $10::text[], $11::text[], $12::interval[], $13::bytea[]
+             ) AS s (id, node, iteration, wait, delay, block)
+             RETURNING lease_id, vt, started_at
+         ), counted AS (
+             UPDATE open_runs r SET open_steps = r.open_steps - 1 + $17
+             FROM gone WHERE r.tenant_id = gone.tenant_id AND r.run_id = gone.run_id
+         )
+         SELECT kept.lease_id AS "lease?", kept.started_at AS "since?", kept.vt AS "until?"
+         FROM gone LEFT JOIN opened kept ON kept.lease_id IS NOT NULL"#,
+        settlement.fence.tenant.0,
+        settlement.fence.step.0,
+        settled.state.name(),
+        settled.output.as_ref().map(Exact) as Option<Exact<'_>>,
+        settled.error.as_ref().map(Exact) as Option<Exact<'_>>,
+        settled.choice,
+        settlement.logs.as_ref().map(Exact) as Option<Exact<'_>>,
+        &open.ids,
+        &open.nodes,
+        &open.iterations,
+        &open.waits,
+        &open.delays,
+        &open.blocks as &[Option<Vec<u8>>],
+        kept,
+        settlement.keep.map(|(host, _)| host.0),
+        settlement.keep.map(|(_, lease)| value::interval(lease)),
+        open.count(),
+    )
+    .fetch_optional(&mut **tx)
+    .await?;
+    Ok(row.map(|row| Some(Kept { lease: row.lease?.into(), since: row.since?, until: row.until? })))
+}
+
+/// The successor that a host keeps: the first that is ready.
+fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
+    settlement.open.iter().enumerate().find(|(_, step)| step.wait == Wait::Ready && step.delay.is_zero())
+}
+
+/// A new step as its keeper has it.
+pub(super) fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
+    let (_, step) = kept_step(settlement)?;
+    let id = step_id(settlement.run, &step.node, &step.iteration);
+    Some(Claimed {
+        fence: Fence { tenant: settlement.fence.tenant, step: id, lease: kept.lease },
+        run: settlement.run,
+        place: Place {
+            lineage: settlement.lineage,
+            node: step.node.clone(),
+            iteration: step.iteration.clone(),
+        },
+        attempt: 1,
+        wait: Wait::Ready,
+        losses: 0,
+        block: step.block,
+        first_started_at: kept.since,
+        lease_expires_at: kept.until,
+        queued_at: kept.since,
+    })
+}
