@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -46,8 +47,8 @@ pub(crate) fn build(dir: &Path, out: Option<&Path>, progress: &dyn Fn(&str)) -> 
     if !manifest.is_file() {
         bail!("{} is no crate: it has no Cargo.toml", dir.display());
     }
+    let package = package(&manifest)?;
     let toolchain = Machine::this().toolchain(&dir, progress)?;
-    let package = package(&toolchain, &manifest)?;
     progress(&format!("building {} with {}", package.name, toolchain.describe()));
     let core = compile(&toolchain, &manifest, progress)?;
     let core = fs::read(&core).with_context(|| format!("cannot read {}", core.display()))?;
@@ -93,9 +94,9 @@ impl Target {
     }
 }
 
-fn package(toolchain: &Toolchain, manifest: &Path) -> anyhow::Result<Package> {
-    let mut command = toolchain.cargo("metadata");
-    command.args(["--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
+fn package(manifest: &Path) -> anyhow::Result<Package> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
     let (mut answer, mut said) = (String::new(), Vec::new());
     let status = process::run(&mut command, METADATA_TIME_MAX, |line| match line {
         Line::Out(text) => answer = text,

@@ -39,29 +39,23 @@ pub(super) enum Toolchain {
 }
 
 impl Toolchain {
-    /// A call of cargo.
-    pub(super) fn cargo(&self, subcommand: &str) -> Command {
-        let mut command = match self {
-            Self::Active => Command::new("cargo"),
+    /// A release build for the target.
+    pub(super) fn cargo_build(&self) -> Command {
+        const BUILD: [&str; 4] = ["build", "--release", "--target", TARGET];
+        match self {
+            Self::Active => {
+                let mut command = Command::new("cargo");
+                command.args(BUILD);
+                command
+            }
             Self::Debian(prefix) => {
                 let mut command = Command::new(prefix.join("bin/cargo"));
+                command.args(BUILD).arg("-Zbuild-std=std,panic_abort");
                 // Debian ships no compiled library for the target, and building one is not stable yet.
                 command.env("RUSTC", prefix.join("bin/rustc")).env("RUSTC_BOOTSTRAP", "1");
                 command
             }
-        };
-        command.arg(subcommand);
-        command
-    }
-
-    /// A release build for the target.
-    pub(super) fn cargo_build(&self) -> Command {
-        let mut command = self.cargo("build");
-        command.args(["--release", "--target", TARGET]);
-        if let Self::Debian(_) = self {
-            command.arg("-Zbuild-std=std,panic_abort");
         }
-        command
     }
 
     /// What it is, for people.
