@@ -121,7 +121,7 @@ impl Cli {
             Command::Event(command) => event::run(command, &global, output).await,
             Command::Connection(command) => connection::run(command, &global, output).await,
             Command::Key(command) => key::run(command, &global, output).await,
-            Command::Schema(command) => schema::run(&command, output),
+            Command::Schema(command) => schema::run(&command),
             Command::Completion(args) => completion::run(&args),
         }
     }

@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     progress.say("bringing its tables up to date");
     store.migrate().await.context("the tables could not be brought up to date")?;
     let (key, is_new) = developer_key(&config, &store, &pepper).await?;
-    let host = Host::new(&config, store, pepper, faults, listener).await?;
+    let host = Host::new(&config, store, pepper, faults, listener)?;
     drop(progress);
 
     let file = DevFile {
@@ -93,14 +93,11 @@ async fn developer_key(config: &Config, store: &Store, pepper: &Pepper) -> anyho
             return Ok((kept, false));
         }
     }
-    let tenant = match store.tenant_by_name(TENANT).await? {
-        Some(tenant) => tenant,
-        None => {
-            let tenant = TenantId(Uuid::now_v7());
-            store.create_tenant(tenant, TENANT).await?;
-            tenant
-        }
-    };
+    let found = store.tenant_by_name(TENANT).await?;
+    let tenant = found.unwrap_or_else(|| TenantId(Uuid::now_v7()));
+    if found.is_none() {
+        store.create_tenant(tenant, TENANT).await?;
+    }
     let label = format!("counterfoil dev, {}", Utc::now().format("%Y-%m-%d"));
     Ok((create_admin_key(store, tenant, &label, pepper).await?, true))
 }

@@ -9,7 +9,7 @@ use crate::api::{Api, Body};
 use crate::args::Global;
 use crate::exit::Exit;
 use crate::input::Text;
-use crate::output::{Column, Output};
+use crate::output::{Column, Output, fields, table};
 use crate::progress::Progress;
 
 /// Between two looks whether an event has been answered.
@@ -57,7 +57,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     let answer = api.post(&["events"], Body::json(&event)).await?;
     let sent = &answer["events"][0];
     if !wait {
-        output.show(&answer, || crate::output::fields(sent, SENT))?;
+        output.show(&answer, || fields(sent, SENT))?;
         return Ok(Exit::Ok);
     }
     outcomes(&api, sent["id"].as_str().unwrap_or_default(), timeout, output).await
@@ -82,11 +82,7 @@ async fn outcomes(api: &Api, id: &str, timeout: Duration, output: Output) -> any
         break (answer, exit);
     };
     drop(progress);
-    if output.is_json() {
-        output.json(&answer)?;
-    } else if exit != Exit::TimedOut {
-        output.list(&json!({ "items": answer["outcomes"] }), OUTCOMES)?;
-    }
+    output.show(&answer, || table(OUTCOMES, answer["outcomes"].as_array().map_or(&[], Vec::as_slice)))?;
     if exit == Exit::TimedOut {
         anstream::eprintln!(
             "nothing has come of {id} yet: no active workflow has a trigger for it, or no host runs"

@@ -4,7 +4,6 @@ use std::io::Write as _;
 
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::timeline::mark;
@@ -68,30 +67,21 @@ impl Output {
         Self { format }
     }
 
-    pub(crate) fn is_json(self) -> bool {
-        self.format == Format::Json
-    }
-
-    /// Prints a JSON document.
-    pub(crate) fn json(self, value: &impl Serialize) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(value)?;
-        write(&text)
-    }
-
     /// Prints `value`, or for people what `text` says of it.
     pub(crate) fn show(self, value: &Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         match self.format {
-            Format::Json => self.json(value),
+            Format::Json => json(value),
             Format::Table => write(&text()),
         }
     }
 
     /// Prints a page of a list; says on the standard error how to see more.
     pub(crate) fn list(self, page: &Value, columns: &[Column]) -> anyhow::Result<()> {
-        self.show(page, || {
-            let items = page["items"].as_array().map_or(&[][..], Vec::as_slice);
-            table(columns, items)
-        })?;
+        let items = page["items"].as_array().map_or(&[][..], Vec::as_slice);
+        self.show(page, || table(columns, items))?;
+        if items.is_empty() && self.format == Format::Table {
+            anstream::eprintln!("there are none");
+        }
         if let Some(cursor) = page["next"].as_str() {
             anstream::eprintln!("there are more: --after {cursor}");
         }
@@ -115,8 +105,11 @@ pub(crate) fn fields(record: &Value, lines: &[Column]) -> String {
     lines.join("\n")
 }
 
-/// A line for each item, under the titles.
+/// A line for each item, under the titles; nothing if there is none.
 pub(crate) fn table(columns: &[Column], items: &[Value]) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(columns.iter().map(|column| column.title.to_uppercase()));
     for item in items {
@@ -140,6 +133,11 @@ pub(crate) fn plain(value: &Value) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// Prints a JSON document.
+pub(crate) fn json(value: &Value) -> anyhow::Result<()> {
+    write(&format!("{value:#}"))
 }
 
 /// Prints a text and the end of its line.

@@ -216,10 +216,9 @@ fn details(effect: &Value) -> String {
         text.push_str(&history.join("\n"));
     }
     if !ways.is_empty() {
-        text.push_str(&format!(
-            "\n\nfind out what happened, then: counterfoil effect resolve {}\n",
-            plain(&effect["id"])
-        ));
+        text.push_str("\n\nfind out what happened, then: counterfoil effect resolve ");
+        text.push_str(&plain(&effect["id"]));
+        text.push('\n');
         text.push_str(&ways.join("\n"));
     }
     text

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use counterfoil_domain::workflow;
 
 use crate::exit::Exit;
-use crate::output::Output;
+use crate::output;
 
 /// Which file.
 #[derive(Debug, Subcommand)]
@@ -13,9 +13,9 @@ pub(crate) enum Command {
     Workflow,
 }
 
-pub(crate) fn run(command: &Command, output: Output) -> anyhow::Result<Exit> {
+pub(crate) fn run(command: &Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Workflow => output.json(&workflow::schema())?,
+        Command::Workflow => output::json(&workflow::schema())?,
     }
     Ok(Exit::Ok)
 }

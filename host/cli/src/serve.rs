@@ -38,7 +38,7 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     let database = Database::open(&config).await?;
     let faults = faults::faults(config.effects.crash_at);
     let store = database.connect(faults.clone()).await?;
-    let host = Host::new(&config, store, pepper, faults, listener).await?;
+    let host = Host::new(&config, store, pepper, faults, listener)?;
     let url = host.url().to_string();
     output.show(&json!({ "url": url }), || format!("serving at {url}"))?;
     host.run(wire::told_to_stop()?).await?;

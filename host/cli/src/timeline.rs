@@ -125,9 +125,9 @@ fn spoken(ms: i64) -> String {
     const DAY: i64 = 24 * HOUR;
     match ms {
         ..SECOND => format!("{ms} ms"),
-        ..MINUTE => format!("{}.{} s", ms / SECOND, ms % SECOND / 100),
-        ..HOUR => format!("{} min {} s", ms / MINUTE, ms % MINUTE / SECOND),
-        ..DAY => format!("{} h {} min", ms / HOUR, ms % HOUR / MINUTE),
+        SECOND..MINUTE => format!("{}.{} s", ms / SECOND, ms % SECOND / 100),
+        MINUTE..HOUR => format!("{} min {} s", ms / MINUTE, ms % MINUTE / SECOND),
+        HOUR..DAY => format!("{} h {} min", ms / HOUR, ms % HOUR / MINUTE),
         _ => format!("{} d {} h", ms / DAY, ms % DAY / HOUR),
     }
 }

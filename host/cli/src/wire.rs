@@ -75,7 +75,7 @@ impl Host {
     ///
     /// # Errors
     /// This machine cannot hold such a host.
-    pub(crate) async fn new(
+    pub(crate) fn new(
         config: &Config,
         store: Store,
         pepper: Pepper,

@@ -9,7 +9,7 @@ use crate::api::{Api, Body, Refusal};
 use crate::args::Global;
 use crate::exit::Exit;
 use crate::input;
-use crate::output::{Column, Output};
+use crate::output::{Column, Output, fields, plain};
 
 mod check;
 
@@ -115,16 +115,12 @@ async fn activate(api: &Api, name: &str, version: Option<u32>) -> anyhow::Result
 }
 
 fn show(workflow: &Value) -> String {
-    let mut text = crate::output::fields(workflow, COLUMNS);
+    let mut lines = vec![fields(workflow, COLUMNS)];
     for version in workflow["versions"].as_array().into_iter().flatten() {
         let active = if version["version"] == workflow["active"] { "  active" } else { "" };
-        let plain = crate::output::plain;
-        text.push_str(&format!(
-            "\n  v{}  {}  {}{active}",
-            plain(&version["version"]),
-            plain(&version["created_at"]),
-            plain(&version["version_id"])
-        ));
+        let [number, created_at, id] =
+            ["version", "created_at", "version_id"].map(|name| plain(&version[name]));
+        lines.push(format!("  v{number}  {created_at}  {id}{active}"));
     }
-    text
+    lines.join("\n")
 }
