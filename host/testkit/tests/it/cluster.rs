@@ -14,7 +14,7 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 /// Far above what any of this takes on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// A process that runs a cluster.
 struct Host {
