@@ -167,7 +167,8 @@ ensure_postgres() {
         fail "there is no Postgres $POSTGRES_MIN or newer: install its server (apt-get install postgresql)"
 }
 
-# ensure_deny TARGET_DIR: sets `deny` to a cargo-deny, built without optimisation where there is none.
+# ensure_deny TARGET_DIR: sets `deny` to a cargo-deny, built without optimisation where there is none. Fails where it
+# cannot be had.
 ensure_deny() {
     deny=$1/tools/bin/cargo-deny
     "$deny" --version 2>/dev/null | grep -qF " $DENY_VERSION" && return
@@ -178,8 +179,7 @@ ensure_deny() {
     say "building cargo-deny $DENY_VERSION (minutes, once)"
     quietly "cargo install cargo-deny" limited "$DENY_SECONDS" \
         cargo install cargo-deny --version "$DENY_VERSION" --locked --debug \
-        --root "$1/tools" --target-dir "$1/tools/build" ||
-        fail "cargo-deny cannot be had: is there a network, or a cargo registry?"
+        --root "$1/tools" --target-dir "$1/tools/build" || return 1
     rm -rf "$1/tools/build"
 }
 
@@ -190,23 +190,7 @@ browser() {
     return 1
 }
 
-ensure_# ensure_deny TARGET_DIR: sets `deny` to a cargo-deny, built without optimisation where there is none.
-ensure_deny() {
-    deny=$1/tools/bin/cargo-deny
-    "$deny" --version 2>/dev/null | grep -qF " $DENY_VERSION" && return
-    if has cargo-deny; then
-        deny=cargo-deny
-        return
-    fi
-    say "building cargo-deny $DENY_VERSION (minutes, once)"
-    quietly "cargo install cargo-deny" limited "$DENY_SECONDS" \
-        cargo install cargo-deny --version "$DENY_VERSION" --locked --debug \
-        --root "$1/tools" --target-dir "$1/tools/build" ||
-        fail "cargo-deny cannot be had: is there a network, or a cargo registry?"
-    rm -rf "$1/tools/build"
-}
-
-browser() {
+ensure_browser() {
     if ! { browser >/dev/null && has chromedriver; }; then
         say "installing Chromium, for the tests of the pages"
         apt_install chromium chromium-driver || true

@@ -305,7 +305,7 @@ mod tests {
                 Conclusion::Fail(error) => error.code.name(),
                 other => panic!("{other:?}"),
             };
-            assert_eq!(found, expected, "{:.40}", text);
+            assert_eq!(found, expected, "{text:.40}");
         }
     }
 

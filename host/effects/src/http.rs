@@ -142,6 +142,7 @@ fn allows(grant: &EffectGrant, safety: Safety) -> bool {
 }
 
 /// One text for every refusal by address, so that nothing can be scanned through it; the operator's reason is logged.
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
 fn refused(refusal: Refusal) -> String {
     tracing::info!(%refusal, "an effect is refused");
     Refusal::GUEST_TEXT.into()

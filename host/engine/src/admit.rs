@@ -29,9 +29,24 @@ pub(crate) async fn event(inner: &Inner, event: &HeldEvent, binding: &Binding) -
     match judged {
         Ok((record, dedup)) => {
             let admission = admission(run, event, binding, &plan, seen, record, dedup);
-            let admitted = inner.store.admit(&admission).await?;
-            if let Admitted::Refused { code, detail } = admitted {
-                tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
+            match inner.store.admit(&admission).await {
+                Ok(Admitted::Refused { code, detail }) => {
+                    tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
+                }
+                Ok(_) => {}
+                Err(error) if error.is_transient() => return Err(error.into()),
+                // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
+                Err(error) => {
+                    tracing::error!(event = %event.id, error = &error as &dyn std::error::Error, "a run cannot be stored");
+                    refuse(
+                        inner,
+                        event,
+                        binding,
+                        Code::OutputInvalid,
+                        "what the first steps came to cannot be stored",
+                    )
+                    .await?;
+                }
             }
         }
         Err((code, detail)) => refuse(inner, event, binding, code, &detail).await?,

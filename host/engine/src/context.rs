@@ -20,7 +20,7 @@ const UNRUNNABLE_FOR: Duration = Duration::from_secs(30);
 /// Immutable values that executions need again and again.
 pub(crate) struct Plans {
     store: Store,
-    plans: Mutex<HashMap<(TenantId, WorkflowVersionId), Arc<Plan>>>,
+    by_version: Mutex<HashMap<(TenantId, WorkflowVersionId), Arc<Plan>>>,
     descriptors: Mutex<HashMap<(TenantId, Digest), Arc<Descriptor>>>,
     unrunnable: Mutex<HashMap<Digest, Instant>>,
 }
@@ -45,7 +45,12 @@ pub(crate) enum LoadError {
 
 impl Plans {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, plans: Mutex::default(), descriptors: Mutex::default(), unrunnable: Mutex::default() }
+        Self {
+            store,
+            by_version: Mutex::default(),
+            descriptors: Mutex::default(),
+            unrunnable: Mutex::default(),
+        }
     }
 
     /// Reads a run and the plan that it is pinned to.
@@ -64,7 +69,7 @@ impl Plans {
         version: WorkflowVersionId,
         run: RunId,
     ) -> Result<Arc<Plan>, LoadError> {
-        if let Some(plan) = locked(&self.plans).get(&(tenant, version)) {
+        if let Some(plan) = locked(&self.by_version).get(&(tenant, version)) {
             return Ok(Arc::clone(plan));
         }
         let row =
@@ -74,7 +79,7 @@ impl Plans {
             run,
             source,
         })?;
-        Ok(keep(&self.plans, (tenant, version), plan))
+        Ok(keep(&self.by_version, (tenant, version), plan))
     }
 
     /// What a block says of itself.

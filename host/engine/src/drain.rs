@@ -39,10 +39,10 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
 
 /// Number of events that were published.
 async fn batch(inner: &Inner) -> Result<usize, StoreError> {
-    let held = inner.store.hold_events(BATCH, HOLD).await?;
-    let mut published = Vec::with_capacity(held.len());
-    let Some(hold) = held.first().map(|event| event.hold) else { return Ok(0) };
-    for event in &held {
+    let events = inner.store.hold_events(BATCH, HOLD).await?;
+    let mut published = Vec::with_capacity(events.len());
+    let Some(hold) = events.first().map(|event| event.hold) else { return Ok(0) };
+    for event in &events {
         // An event that cannot be admitted now stays held, and is tried again when the hold has run out.
         match admit_all(inner, event).await {
             Ok(()) => published.push((event.tenant, event.id)),

@@ -10,6 +10,7 @@ use counterfoil_domain::ports::{EffectPort as _, StepEnd};
 use counterfoil_domain::receipt::answer::retry_after_ms;
 use counterfoil_domain::step::{Circumstances, Conclusion, RetryPolicy, StepError, conclude, retry};
 use counterfoil_domain::workflow::plan::RenderedHttp;
+use counterfoil_effects::Finished;
 use counterfoil_store::step::Claimed;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,7 @@ pub(crate) async fn execute(
         Ok(rendered) => rendered,
         Err(error) => {
             let error = StepError::new(error.code(), &error.to_string());
-            return Done { conclusion: Conclusion::Fail(error), finished: Default::default(), logs: None };
+            return Done { conclusion: Conclusion::Fail(error), finished: Finished::default(), logs: None };
         }
     };
     inner.guard.begin(execution_context(step, state, None));
@@ -42,7 +43,7 @@ pub(crate) async fn execute(
     let circumstances = circumstances(step, &retry);
     let conclusion = match (reply, finished.stop.clone()) {
         (None, _) => Conclusion::Leave,
-        (Some(_), Some(stop)) => conclude(StepEnd::Stopped, Some(stop), circumstances),
+        (Some(_), stopped @ Some(_)) => conclude(StepEnd::Stopped, stopped, circumstances),
         (Some(reply), None) => replied(reply, circumstances),
     };
     Done { conclusion, finished, logs: None }

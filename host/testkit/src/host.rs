@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use crate::http::{self, Reply};
 
 /// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks at a condition that no one announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -37,7 +37,7 @@ pub struct HostConfig {
 impl HostConfig {
     /// The same host, with one more variable.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+    pub fn with(mut self, name: &str, value: &impl ToString) -> Self {
         self.environment.push((name.into(), value.to_string()));
         self
     }
@@ -45,7 +45,7 @@ impl HostConfig {
     /// The same host, which kills itself when it passes `site` for the `nth` time.
     #[must_use]
     pub fn crashing_at(self, site: Site, nth: u32) -> Self {
-        self.with("COUNTERFOIL_CRASH_AT", format!("{}:{nth}", site.name()))
+        self.with("COUNTERFOIL_CRASH_AT", &format!("{}:{nth}", site.name()))
     }
 }
 

@@ -67,7 +67,7 @@ async fn a_host_killed_anywhere_sends_nothing_twice_and_loses_nothing() -> anyho
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_receipts_the_same_walk_sends_twice() -> anyhow::Result<()> {
     let world = World::new("no-receipts").await?;
-    let config = world.host(LEASE_MS).with("COUNTERFOIL_UNSAFE_NO_RECEIPTS", "1");
+    let config = world.host(LEASE_MS).with("COUNTERFOIL_UNSAFE_NO_RECEIPTS", &1);
     let mut host = Host::start(&config.clone().crashing_at(Site::AfterLastByte, 1), &world.key).await?;
     let run = host.start_run("charge-card", &json!({ "order": "o-1", "cents": 500 })).await?;
     host.wait_until_killed().await?;
@@ -82,7 +82,7 @@ async fn without_receipts_the_same_walk_sends_twice() -> anyhow::Result<()> {
 async fn crash_and_resume(world: &World, walk: &Walk, site: Site, nth: u32) -> anyhow::Result<Line> {
     let config = match site {
         // Only an answer that is written alone is durable before its step settles.
-        Site::AfterAnswerRecorded => world.host(LEASE_MS).with("COUNTERFOIL__EFFECTS__ANSWER_WAIT_MS", 0),
+        Site::AfterAnswerRecorded => world.host(LEASE_MS).with("COUNTERFOIL__EFFECTS__ANSWER_WAIT_MS", &0),
         _ => world.host(LEASE_MS),
     };
     let seen = world.provider.calls().len();
@@ -120,14 +120,12 @@ async fn start(
     workflow: &str,
     order: &str,
 ) -> anyhow::Result<Option<String>> {
-    match start_on(host, workflow, order).await {
-        Ok(run) => Ok(Some(run)),
-        // It killed itself on the way: the admission may or may not have committed.
-        Err(_) => {
-            let run = world.run_with_order(order).await?;
-            Ok(run.map(|run| RunId(run).to_string()))
-        }
+    if let Ok(run) = start_on(host, workflow, order).await {
+        return Ok(Some(run));
     }
+    // It killed itself on the way: the admission may or may not have committed.
+    let run = world.run_with_order(order).await?;
+    Ok(run.map(|run| RunId(run).to_string()))
 }
 
 async fn start_on(host: &Host, workflow: &str, order: &str) -> anyhow::Result<String> {

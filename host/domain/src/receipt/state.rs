@@ -233,6 +233,8 @@ impl Transition {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
     use crate::effect::Answer;
     use crate::receipt::resolution::Outcome;
@@ -272,7 +274,7 @@ mod tests {
                 .iter()
                 .filter_map(|(name, what)| Some(format!("{name} -> {}", what.apply(from).ok()?)))
                 .collect();
-            table.push_str(&format!("{from}: {}\n", legal.join(", ")));
+            writeln!(table, "{from}: {}", legal.join(", ")).expect("a string takes it");
         }
         insta::assert_snapshot!(table, @r"
         planned: reject -> rejected

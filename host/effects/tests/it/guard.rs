@@ -47,7 +47,7 @@ impl Desk {
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), abilities).await?;
         // An answer waits for the end of its step, so that each test decides what a crash finds.
-        let guard = guard(&work, Duration::from_secs(3_600))?;
+        let guard = guard(&work, Duration::from_hours(1))?;
         Ok(Self { work, provider, guard, invariants: vec![] })
     }
 

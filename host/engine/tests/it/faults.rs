@@ -9,12 +9,12 @@ use serde_json::json;
 
 use crate::house::{House, eventually};
 
-const CHAIN: &str = r#"
+const CHAIN: &str = r"
 name: chain
 steps:
   - charge: { http: { connection: p, method: POST, url: /charges, body: {} } }
   - reserve: { http: { connection: p, method: POST, url: /reservations, body: {} } }
-"#;
+";
 
 /// 2, 6: a step longer than its lease is not run again while its host lives, whoever else starts meanwhile.
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn the_loser_of_a_step_does_not_go_on_to_the_next() -> anyhow::Result<()> 
     let run = house.start("chain", json!({})).await?;
     house.provider.wait_for_calls(1).await?;
     house.work.let_time_pass().await?;
-    let thief = eventually(async || Ok(house.work.claim(Duration::from_secs(60)).await.ok())).await;
+    let thief = eventually(async || Ok(house.work.claim(Duration::from_mins(1)).await.ok())).await;
     // The thief, or the host itself under a new lease, has the step now; the first execution has lost it.
     house.provider.release();
     match thief {
@@ -123,7 +123,7 @@ async fn a_step_that_loses_its_hosts_is_failed_in_the_end() -> anyhow::Result<()
     house.workflow("name: poison\nsteps:\n  - poison: { block: poison }\n").await?;
     let run = house.start("poison", json!({})).await?;
     for losses in 0..=counterfoil_domain::limits::HOST_LOSSES_MAX {
-        let claimed = house.work.claim(Duration::from_secs(60)).await?;
+        let claimed = house.work.claim(Duration::from_mins(1)).await?;
         assert_eq!((claimed.losses, claimed.attempt), (losses, 1), "a lost host uses up no attempt");
         house.work.let_time_pass().await?;
     }

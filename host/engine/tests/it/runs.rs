@@ -68,9 +68,7 @@ steps:
 #[tokio::test]
 async fn a_delay_is_served_and_not_before_it_is_due() -> anyhow::Result<()> {
     let house = House::new().await?;
-    house
-        .workflow("name: wait\nsteps:\n  - wait: { delay: 1s }\n  - done: { set: over }\n")
-        .await?;
+    house.workflow("name: wait\nsteps:\n  - wait: { delay: 1s }\n  - done: { set: over }\n").await?;
     let _host = house.host()?;
     let run = house.start("wait", json!({})).await?;
     assert_eq!(house.run(run).await?.row.state, RunState::Waiting);
@@ -86,13 +84,13 @@ async fn a_transient_failure_is_tried_again_as_its_policy_says() -> anyhow::Resu
     let house = House::new().await?;
     house
         .workflow(
-            r#"
+            r"
 name: patient
 steps:
   - charge:
       http: { connection: p, method: POST, url: /charges, body: {} }
       retry: { attempts: 3, delays: [10ms] }
-"#,
+",
         )
         .await?;
     let _host = house.host()?;

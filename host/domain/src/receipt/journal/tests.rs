@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use chrono::DateTime;
 use uuid::Uuid;
 
@@ -111,7 +113,8 @@ fn one_deciding_receipt_decides_as_the_table_says() {
             let receipts = standing.clone().map(|standing| receipt("a", 0, 0, 1, safety, standing));
             decide(receipts.into_iter().collect(), "a", safety, 1, false)
         };
-        table.push_str(&format!("{name}: {} | {}\n", decide(Safety::AtMostOnce), decide(Safety::Idempotent)));
+        let (at_most_once, idempotent) = (decide(Safety::AtMostOnce), decide(Safety::Idempotent));
+        writeln!(table, "{name}: {at_most_once} | {idempotent}").expect("a string takes it");
     }
     let begun = decide(
         vec![receipt("a", 0, 0, 1, Safety::AtMostOnce, dispatched(OURS))],
@@ -120,7 +123,7 @@ fn one_deciding_receipt_decides_as_the_table_says() {
         1,
         true,
     );
-    table.push_str(&format!("dispatched, own lease, begun: {begun}\n"));
+    writeln!(table, "dispatched, own lease, begun: {begun}").expect("a string takes it");
     insta::assert_snapshot!(table, @r"
     none: dispatch 0 | dispatch 0
     committed: hand over the answer | hand over the answer

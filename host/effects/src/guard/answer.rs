@@ -1,0 +1,232 @@
+//! The call itself, and what its answer means: recorded with the next write of its step, or alone.
+
+use std::sync::Arc;
+
+use counterfoil_domain::effect::{EffectReply, Safety};
+use counterfoil_domain::ports::Site;
+use counterfoil_domain::receipt::answer::{AfterRefusal, Exchanged, Meaning, meaning, provider_receipt_id};
+use counterfoil_domain::receipt::{
+    Actor, Move, Receipt, ReceiptState, Recorded, RequestFacts, Standing, Transition,
+};
+use counterfoil_domain::step::Stop;
+use counterfoil_store::settle::{OwnWrite, Swap};
+
+use super::{Inner, Sendable, transition};
+use crate::client::SendWindow;
+use crate::execution::{Execution, Placed};
+use crate::http::{self, Prepared};
+
+impl Inner {
+    /// Makes the call of a dispatched receipt, and records what its answer means.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        execution: &Arc<Execution>,
+        sendable: Sendable,
+        prepared: &Prepared,
+    ) -> Result<EffectReply, Stop> {
+        let Sendable { receipt, window } = sendable;
+        let exchanged = self.exchange(prepared, &receipt.request, &window).await;
+        self.faults.reach(Site::BeforeAnswerRecorded);
+        let older_unknown = {
+            let progress = execution.progress();
+            progress
+                .journal
+                .as_ref()
+                .is_some_and(|journal| journal.is_open_besides(&receipt.slot, receipt.id))
+        };
+        let provider_id = match &exchanged {
+            Exchanged::Answered(response) => {
+                provider_receipt_id(response, prepared.abilities.receipt_id_header.as_deref())
+            }
+            _ => None,
+        };
+        match meaning(exchanged, receipt.request.safety, &prepared.abilities.statuses, older_unknown) {
+            Meaning::Committed { recorded, reason } => {
+                let what =
+                    Move::Commit { recorded: recorded.clone(), provider_receipt_id: provider_id, reason };
+                self.answered(execution, &receipt, what, Standing::Committed(recorded.clone())).await?;
+                Ok(recorded.into_reply())
+            }
+            Meaning::Rejected { recorded, reason, then } => {
+                let what = Move::Reject { recorded: recorded.clone(), reason: reason.clone() };
+                self.answered(execution, &receipt, what, Standing::Rejected(recorded.clone())).await?;
+                match then {
+                    AfterRefusal::HandOver => Ok(recorded.into_reply()),
+                    AfterRefusal::Wait { retry_after_ms } => Err(Stop::Resend { reason, retry_after_ms }),
+                    AfterRefusal::Block => Err(Stop::Blocked { reason }),
+                }
+            }
+            Meaning::Unknown { reason, resend, retry_after_ms } => {
+                let what = Move::Lose { reason: reason.clone() };
+                if let Ok(lost) = transition(&receipt, ReceiptState::Dispatched, what) {
+                    execution.progress().lose.push(lost);
+                }
+                Err(if resend { Stop::Resend { reason, retry_after_ms } } else { Stop::Blocked { reason } })
+            }
+        }
+    }
+
+    /// Keeps an answer until the next write of this step, or writes it alone if the step has ended.
+    pub(super) async fn answered(
+        self: &Arc<Self>,
+        execution: &Arc<Execution>,
+        receipt: &Receipt,
+        what: Move,
+        standing: Standing,
+    ) -> Result<(), Stop> {
+        let mut writes = vec![];
+        let siblings = match &what {
+            Move::Commit { recorded, .. } => Self::siblings(execution, receipt, recorded),
+            _ => vec![],
+        };
+        let own = transition(receipt, ReceiptState::Dispatched, what).map_err(|_| Stop::Rerun)?;
+        writes.push(OwnWrite::Answer(own));
+        writes.extend(siblings.into_iter().map(OwnWrite::Answer));
+        {
+            let mut progress = execution.progress();
+            if let Some(journal) = &mut progress.journal {
+                journal.put(Receipt { standing, ..receipt.clone() });
+            }
+        }
+        let mut unwritten = execution.unwritten.lock().await;
+        let finished = execution.progress().finished;
+        if !self.config.receipts {
+            return Ok(());
+        }
+        if finished || self.config.answer_wait.is_zero() {
+            drop(unwritten);
+            self.record_alone(writes).await;
+            self.faults.reach(Site::AfterAnswerRecorded);
+            return Ok(());
+        }
+        unwritten.extend(writes);
+        drop(unwritten);
+        self.flush_later(execution);
+        Ok(())
+    }
+
+    /// An answer whose step goes on computing is written alone after a while.
+    pub(super) fn flush_later(self: &Arc<Self>, execution: &Arc<Execution>) {
+        let (inner, execution) = (Arc::clone(self), Arc::downgrade(execution));
+        tokio::spawn(async move {
+            tokio::time::sleep(inner.config.answer_wait).await;
+            let Some(execution) = execution.upgrade() else { return };
+            let mut unwritten = execution.unwritten.lock().await;
+            let only_answers = unwritten.iter().all(|write| matches!(write, OwnWrite::Answer(_)));
+            if only_answers && !unwritten.is_empty() {
+                let writes = std::mem::take(&mut *unwritten);
+                inner.record_alone(writes).await;
+                inner.faults.reach(Site::AfterAnswerRecorded);
+            }
+        });
+    }
+
+    /// Every other open dispatch of the slot is verified by this one's answer.
+    fn siblings(execution: &Execution, receipt: &Receipt, recorded: &Recorded) -> Vec<Transition> {
+        let progress = execution.progress();
+        let Some(journal) = &progress.journal else { return vec![] };
+        journal
+            .slot(&receipt.slot)
+            .filter(|other| other.id != receipt.id)
+            .filter_map(|other| {
+                let what = Move::VerifyBySibling { sibling: receipt.id, recorded: recorded.clone() };
+                transition(other, other.standing.state(), what).ok()
+            })
+            .collect()
+    }
+
+    pub(crate) async fn record_alone(&self, writes: Vec<OwnWrite>) {
+        let transitions: Vec<Transition> = writes
+            .into_iter()
+            .filter_map(|write| match write {
+                OwnWrite::Answer(transition) => Some(transition),
+                // A read-only answer belongs to its step alone.
+                OwnWrite::ReadOnly(_) => None,
+            })
+            .collect();
+        let Some(first) = transitions.first() else { return };
+        let receipt = first.receipt();
+        for again in [true, false] {
+            match self.store.record_answer(&transitions).await {
+                Ok(Swap::Moved) => return,
+                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if again => {
+                    let late = transitions.iter().filter_map(from_unknown).collect::<Vec<_>>();
+                    match self.store.record_answer(&late).await {
+                        Ok(swap) => tracing::info!(%receipt, ?swap, "a late answer is recorded"),
+                        Err(error) => {
+                            tracing::error!(%receipt, error = &error as &dyn std::error::Error, "an answer is lost");
+                        }
+                    }
+                    return;
+                }
+                Ok(Swap::Lost { found }) => {
+                    tracing::info!(%receipt, ?found, "an answer came after its receipt was settled");
+                    return;
+                }
+                Err(error) if again && error.is_transient() => {}
+                Err(error) => {
+                    tracing::error!(%receipt, error = &error as &dyn std::error::Error, "an answer could not be recorded; its receipt becomes unknown");
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        execution: &Execution,
+        placed: &Placed,
+        prepared: &Prepared,
+        number: u64,
+    ) -> Result<EffectReply, Stop> {
+        let window = SendWindow::open(self.config.lease * 4 / 5);
+        let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
+        let (standing, recorded) =
+            match meaning(exchanged, Safety::ReadOnly, &prepared.abilities.statuses, false) {
+                Meaning::Committed { recorded, .. } => (Standing::Committed(recorded.clone()), recorded),
+                Meaning::Rejected { recorded, .. } => (Standing::Rejected(recorded.clone()), recorded),
+                Meaning::Unknown { reason, .. } => return Err(Stop::Database { message: reason }),
+            };
+        self.faults.reach(Site::BeforeAnswerRecorded);
+        self.journal_unsent(execution, placed, prepared, number, standing).await;
+        Ok(recorded.into_reply())
+    }
+
+    /// Journals what has no dispatched receipt: a read-only answer, or a refusal before anything was sent.
+    pub(super) async fn journal_unsent(
+        &self,
+        execution: &Execution,
+        placed: &Placed,
+        prepared: &Prepared,
+        number: u64,
+        standing: Standing,
+    ) {
+        let receipt = Receipt { standing, ..Self::receipt(execution, placed, prepared, number) };
+        if let Some(journal) = &mut execution.progress().journal {
+            journal.put(receipt.clone());
+        }
+        execution.unwritten.lock().await.push(OwnWrite::ReadOnly(receipt));
+    }
+
+    pub(super) async fn exchange(
+        &self,
+        prepared: &Prepared,
+        facts: &RequestFacts,
+        window: &SendWindow,
+    ) -> Exchanged {
+        match &prepared.wire {
+            Ok(wire) => {
+                let request = wire.with_key(facts, &prepared.abilities);
+                let exchange = self.client.exchange(request, &prepared.budget, window, &*self.faults).await;
+                http::exchanged(exchange, &prepared.abilities)
+            }
+            Err(message) => Exchanged::NotSent { denied: true, message: message.clone() },
+        }
+    }
+}
+
+/// The same answer, arriving after its receipt was declared unknown.
+fn from_unknown(transition: &Transition) -> Option<Transition> {
+    let (tenant, receipt) = (transition.tenant(), transition.receipt());
+    Transition::new(tenant, receipt, ReceiptState::Unknown, Actor::Host, transition.what().clone()).ok()
+}

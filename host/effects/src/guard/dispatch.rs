@@ -1,0 +1,82 @@
+//! The receipt becomes durable as dispatched, or nothing is sent.
+
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::EffectId;
+use counterfoil_domain::ports::Site;
+use counterfoil_domain::receipt::{Receipt, ReceiptState, Standing};
+use counterfoil_domain::step::Stop;
+use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
+
+use super::{Inner, database, lost_host};
+use crate::execution::Execution;
+use crate::http;
+
+impl Inner {
+    /// Makes `receipt` durable as dispatched. `None`: the journal has moved and must be read again.
+    pub(super) async fn dispatch(
+        &self,
+        execution: &Execution,
+        receipt: &Receipt,
+        lost: &[EffectId],
+    ) -> Result<Option<Receipt>, Stop> {
+        let context = &execution.context;
+        let (expected, lost_first) = {
+            let progress = execution.progress();
+            let journal = progress.journal.as_ref().ok_or(Stop::Rerun)?;
+            let expected: Vec<(EffectId, ReceiptState)> =
+                journal.slot(&receipt.slot).map(|known| (known.id, known.standing.state())).collect();
+            let lost_first =
+                lost.iter().filter_map(|id| lost_host(context.fence.tenant, *id)).collect::<Vec<_>>();
+            (expected, lost_first)
+        };
+        let guard = http::guarding(&context.invariants).map(|invariant| invariant.id.as_str());
+        let mut unwritten = execution.unwritten.lock().await;
+        let dispatch = Dispatch {
+            fence: &context.fence,
+            receipt,
+            expected: &expected,
+            lose: &lost_first,
+            guard,
+            absence_known_after: self.config.lease + self.config.timeout + self.config.absence_margin,
+            writes: &unwritten,
+        };
+        let verdict = if self.config.receipts {
+            self.store.dispatch(&dispatch).await
+        } else {
+            Ok(DispatchVerdict::Dispatched { at: chrono::DateTime::UNIX_EPOCH })
+        };
+        match verdict {
+            Ok(DispatchVerdict::Dispatched { at }) => {
+                let had_answers = !unwritten.is_empty();
+                if self.config.receipts {
+                    unwritten.clear();
+                }
+                drop(unwritten);
+                if had_answers {
+                    self.faults.reach(Site::AfterAnswerRecorded);
+                }
+                let mut receipt = receipt.clone();
+                receipt.standing = Standing::Dispatched { lease: context.fence.lease, at };
+                let mut progress = execution.progress();
+                progress.begun.insert(receipt.id);
+                if let Some(journal) = &mut progress.journal {
+                    for id in lost {
+                        journal.lose(*id, at);
+                    }
+                    journal.put(receipt.clone());
+                }
+                Ok(Some(receipt))
+            }
+            Ok(DispatchVerdict::Moved) => Ok(None),
+            Ok(DispatchVerdict::Stale) => Err(Stop::Stale),
+            Ok(DispatchVerdict::Rerun) => Err(Stop::Rerun),
+            Ok(DispatchVerdict::Duplicate { held_by }) => Err(Stop::Failed {
+                code: Code::Duplicate,
+                message: format!("effect `{}` repeats what {held_by} guards", receipt.slot),
+            }),
+            // The COMMIT may have come through: the journal knows.
+            Err(error) if error.is_transient() => Ok(None),
+            Err(error) => Err(database(error)),
+        }
+    }
+}
