@@ -111,6 +111,63 @@ async fn a_run_is_cancelled_once_with_all_its_steps() {
     assert_eq!((timeline.run.row.state, timeline.open.len()), (RunState::Cancelled, 0));
 }
 
+/// A step that settles may open others while its run is being cancelled: either they are seen, or they never are.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_step_outlives_its_run() {
+    let world = World::new().await;
+    for round in 0..40 {
+        let run = world.start(&["a", "b"]).await;
+        let steps = world.claim(LEASE).await;
+        let settlements: Vec<Settlement> = steps
+            .iter()
+            .map(|step| Settlement {
+                open: vec![ready(&format!("{}-next", step.place.node))],
+                ..settlement(step)
+            })
+            .collect();
+        let by = person();
+        let (one, two, cancelled) = tokio::join!(
+            world.store.settle(&settlements[0]),
+            world.store.settle(&settlements[1]),
+            world.store.cancel_run(world.tenant, run, &by),
+        );
+        for verdict in [one, two] {
+            let verdict = verdict.expect("answers");
+            assert!(
+                matches!(verdict, SettleVerdict::Lost | SettleVerdict::Settled { next: None }),
+                "{round}: {verdict:?}"
+            );
+        }
+        assert_eq!(cancelled.expect("cancels"), Cancelled::Done);
+        for table in ["open_runs", "open_steps"] {
+            assert_eq!(world.number(&format!("SELECT count(*) FROM {table}")).await, 0, "{table}, {round}");
+        }
+        let opened = format!("SELECT count(*) FROM settled_steps WHERE run_id = '{}'", run.0);
+        assert!((2..=4).contains(&world.number(&opened).await), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn branches_that_settle_at_once_are_all_counted() {
+    let world = World::new().await;
+    let nodes = ["a", "b", "c", "d", "e", "f"];
+    let run = world.start(&nodes).await;
+    let mut branches = tokio::task::JoinSet::new();
+    for step in world.claim(LEASE).await {
+        let store = world.store.clone();
+        branches.spawn(async move {
+            let next = format!("{}-next", step.place.node);
+            let open =
+                if next.as_str() < "d" { vec![ready(&next), ready(&format!("{next}-too"))] } else { vec![] };
+            store.settle(&Settlement { open, ..settlement(&step) }).await.expect("settles")
+        });
+    }
+    assert_eq!(branches.join_all().await, vec![SettleVerdict::Settled { next: None }; nodes.len()]);
+    let counted = format!("SELECT open_steps::bigint FROM open_runs WHERE run_id = '{}'", run.0);
+    assert_eq!(world.number(&counted).await, 6);
+    assert_eq!(world.number("SELECT count(*) FROM open_steps").await, 6);
+}
+
 #[tokio::test]
 async fn no_step_ends_over_an_effect_without_an_answer() {
     let world = World::new().await;
