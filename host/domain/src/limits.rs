@@ -60,6 +60,11 @@ pub const HOST_LOSSES_MAX: u32 = 5;
 
 /// Makes foreign text fit to store and show: control characters escaped, cut at `bytes_max` on a character boundary.
 pub fn bounded_text(text: &str, bytes_max: usize) -> String {
+    cut_text(text, bytes_max).0
+}
+
+/// As [`bounded_text`], and whether it was cut.
+pub fn cut_text(text: &str, bytes_max: usize) -> (String, bool) {
     const MARK: &str = "…";
     let mut bounded = String::new();
     // Where the text can be cut and still leave room for the mark.
@@ -78,10 +83,10 @@ pub fn bounded_text(text: &str, bytes_max: usize) -> String {
             if cut + MARK.len() <= bytes_max {
                 bounded.push_str(MARK);
             }
-            return bounded;
+            return (bounded, true);
         }
     }
-    bounded
+    (bounded, false)
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! The bounded log of one step.
 
-use counterfoil_domain::limits::{StepLimits, bounded_text};
+use counterfoil_domain::limits::{StepLimits, cut_text};
 use counterfoil_domain::ports::{LogLevel, LogLine};
-
-/// What stands at the end of a line that was cut. It comes on top of the limit.
-const MARK_BYTES: usize = '…'.len_utf8();
 
 /// Keeps lines until their count or their bytes are used up; what comes after is dropped, and that is noted.
 #[derive(Debug)]
@@ -31,8 +28,8 @@ impl StepLog {
             self.truncated = true;
             return;
         }
-        let message = bounded_text(message, self.bytes_left.saturating_add(MARK_BYTES));
-        self.truncated = message.len() > self.bytes_left;
+        let (message, cut) = cut_text(message, self.bytes_left);
+        self.truncated = cut;
         self.bytes_left = self.bytes_left.saturating_sub(message.len());
         self.lines.push(LogLine { level, message });
     }
@@ -63,8 +60,8 @@ mod tests {
     fn a_log_is_whole_at_its_limits_and_cut_one_over() {
         check(6, 2, &["abc", "def"], &["abc", "def"], false);
         check(6, 2, &["abc", "def", ""], &["abc", "def"], true);
-        check(6, 9, &["abc", "defg"], &["abc", "def…"], true);
-        check(6, 9, &["abc", "defg", "h"], &["abc", "def…"], true);
+        check(7, 9, &["abc", "defgh"], &["abc", "d…"], true);
+        check(7, 9, &["abc", "defgh", "i"], &["abc", "d…"], true);
         check(6, 9, &["abcdef", ""], &["abcdef", ""], false);
         check(0, 0, &["a"], &[], true);
         check(20, 9, &["\u{1b}[1m"], &["\\u{1b}[1m"], false);
