@@ -75,7 +75,7 @@ const COLUMNS: &[Column] = &[
     Column::digest("digest", "/digest"),
     Column::plain("bytes", "/bytes_len"),
     Column::plain("summary", "/summary"),
-    Column::plain("uploaded", "/uploaded_at"),
+    Column::time("uploaded", "/uploaded_at"),
 ];
 
 const DETAILS: &[Column] = &[
@@ -90,7 +90,7 @@ const DETAILS: &[Column] = &[
     Column::plain("imports", "/imports"),
     Column::plain("exports", "/exports"),
     Column::plain("compiled in ms", "/compile_ms"),
-    Column::plain("uploaded", "/uploaded_at"),
+    Column::time("uploaded", "/uploaded_at"),
 ];
 
 const PUSHED: &[Column] = &[

@@ -35,7 +35,7 @@ const COLUMNS: &[Column] = &[
     Column::plain("name", "/name"),
     Column::plain("base url", "/base_url"),
     Column::plain("allowed hosts", "/allowed_hosts"),
-    Column::plain("updated", "/updated_at"),
+    Column::time("updated", "/updated_at"),
 ];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {

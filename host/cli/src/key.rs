@@ -34,8 +34,8 @@ const COLUMNS: &[Column] = &[
     Column::plain("prefix", "/prefix"),
     Column::plain("scope", "/scope"),
     Column::plain("label", "/label"),
-    Column::plain("created", "/created_at"),
-    Column::plain("revoked", "/revoked_at"),
+    Column::time("created", "/created_at"),
+    Column::time("revoked", "/revoked_at"),
 ];
 
 const CREATED: &[Column] = &[

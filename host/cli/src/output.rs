@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use serde_json::Value;
@@ -36,6 +37,8 @@ enum Form {
     Digest,
     /// A state, with the sign of its kind.
     State,
+    /// A time, to the second.
+    Time,
 }
 
 impl Column {
@@ -51,6 +54,10 @@ impl Column {
         Self { title, pointer, form: Form::State }
     }
 
+    pub(crate) const fn time(title: &'static str, pointer: &'static str) -> Self {
+        Self { title, pointer, form: Form::Time }
+    }
+
     fn cell(&self, item: &Value) -> String {
         const DIGEST_SIGNS_LEN: usize = 12;
         let text = item.pointer(self.pointer).map(plain).unwrap_or_default();
@@ -58,6 +65,7 @@ impl Column {
             Form::Plain => text,
             Form::Digest => text.chars().take(DIGEST_SIGNS_LEN).collect(),
             Form::State => format!("{} {text}", mark(&text)),
+            Form::Time => text.parse::<DateTime<Utc>>().map_or(text, spoken_time),
         }
     }
 }
@@ -121,6 +129,11 @@ pub(crate) fn table(columns: &[Column], items: &[Value]) -> String {
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n")
+}
+
+/// A time as a person reads it.
+pub(crate) fn spoken_time(time: DateTime<Utc>) -> String {
+    time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// A value in one line, without quotes around a text.

@@ -95,7 +95,7 @@ const COLUMNS: &[Column] = &[
     Column::plain("workflow", "/workflow"),
     Column::plain("node", "/node"),
     Column::plain("run", "/run"),
-    Column::plain("dispatched", "/dispatched_at"),
+    Column::time("dispatched", "/dispatched_at"),
 ];
 
 const DETAILS: &[Column] = &[
@@ -111,8 +111,8 @@ const DETAILS: &[Column] = &[
     Column::plain("connection", "/connection"),
     Column::plain("idempotency key", "/idempotency_key"),
     Column::plain("provider's receipt", "/provider_receipt_id"),
-    Column::plain("dispatched", "/dispatched_at"),
-    Column::plain("answered", "/answered_at"),
+    Column::time("dispatched", "/dispatched_at"),
+    Column::time("answered", "/answered_at"),
     Column::plain("request", "/summary"),
     Column::plain("request body", "/preview/body"),
     Column::digest("request hash", "/request_hash"),

@@ -81,8 +81,8 @@ const COLUMNS: &[Column] = &[
     Column::state("state", "/state"),
     Column::plain("record", "/record"),
     Column::plain("started by", "/trigger"),
-    Column::plain("started", "/admitted_at"),
-    Column::plain("ended", "/ended_at"),
+    Column::time("started", "/admitted_at"),
+    Column::time("ended", "/ended_at"),
 ];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {

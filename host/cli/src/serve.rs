@@ -38,6 +38,12 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     let database = Database::open(&config).await?;
     let faults = faults::faults(config.effects.crash_at);
     let store = database.connect(faults.clone()).await?;
+    if !store.is_migrated().await? {
+        // A host of the version before may have to serve while the next one is brought in.
+        tracing::warn!(
+            "the tables are not those of this version: `counterfoil migrate` brings them up to date"
+        );
+    }
     let host = Host::new(&config, store, pepper, faults, listener)?;
     let url = host.url().to_string();
     output.show(&json!({ "url": url }), || format!("serving at {url}"))?;

@@ -9,6 +9,8 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::output::spoken_time;
+
 /// As much of the API's timeline as is printed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Timeline {
@@ -151,7 +153,7 @@ impl Timeline {
         let by = if run.trigger == "event" { "an event" } else { "a call" };
         let workflow = format!("{BOLD}{} v{}{BOLD:#}", run.workflow, run.version);
         writeln!(out, "{}  {workflow}  {}  {}", run.id, coloured(&run.state), spoken(self.duration_ms))?;
-        let begun = run.admitted_at.format("%Y-%m-%d %H:%M:%S UTC");
+        let begun = spoken_time(run.admitted_at);
         writeln!(out, "{DIM}started by {by}{about} · {begun}{DIM:#}\n")?;
 
         let width = self.entries.iter().map(|entry| entry.name().chars().count()).max().unwrap_or_default();
