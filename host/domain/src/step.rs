@@ -241,7 +241,7 @@ fn output(text: &str) -> Result<Value, StepError> {
     if holds_nul(&value) {
         return Err(StepError::new(
             Code::OutputInvalid,
-            "the output holds a NUL character, which cannot be stored",
+            "the output holds a NUL character, which no text in the database can hold",
         ));
     }
     Ok(value)

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::{EffectCall, EffectFailure, EffectReply, EffectRequest, Safety};
 use counterfoil_domain::id::{EffectId, LeaseId};
+use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::ports::{EffectPort, Faults, Site};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
 use counterfoil_domain::receipt::journal::{Call, Decision, Journal};
@@ -18,6 +19,7 @@ use counterfoil_domain::receipt::{
     Actor, Move, Receipt, ReceiptState, Recorded, SlotKey, Standing, Transition,
 };
 use counterfoil_domain::step::Stop;
+use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::settle::OwnWrite;
 use counterfoil_store::{Store, StoreError};
 
@@ -152,6 +154,10 @@ impl Inner {
             let message = format!("this host offers no effects of the kind `{}`", call.request.kind());
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         };
+        if let Some(name) = call.connection.as_deref().filter(|name| !is_name(name)) {
+            let message = format!("`{}` is no name of a connection", bounded_text(name, NAME_LEN_MAX));
+            return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
+        }
         self.faults.reach(Site::BeforePrepare);
         let prepared = self.prepare(execution, &call, request, &placed.slot).await?;
         match self.begin(execution, &placed, &prepared).await? {
@@ -350,5 +356,10 @@ fn lost_host(tenant: counterfoil_domain::id::TenantId, id: EffectId) -> Option<T
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
 fn database(error: StoreError) -> Stop {
     tracing::warn!(error = &error as &dyn std::error::Error, "the guard could not use the database");
-    Stop::Database { message: error.to_string() }
+    if error.is_transient() {
+        Stop::Database { message: error.to_string() }
+    } else {
+        // Trying again would meet the same refusal, for ever.
+        Stop::Failed { code: Code::Internal, message: "the receipt of an effect cannot be stored".into() }
+    }
 }

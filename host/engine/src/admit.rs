@@ -3,7 +3,7 @@
 use counterfoil_domain::code::Code;
 use counterfoil_domain::expression::Scope;
 use counterfoil_domain::id::RunId;
-use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_domain::workflow::advance::{Event, about_run, advance};
 use counterfoil_domain::workflow::definition::DedupMode;
 use counterfoil_domain::workflow::plan::{Plan, PlanTrigger};
 use counterfoil_store::StoreError;
@@ -15,43 +15,55 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::Inner;
-use crate::context::{LoadError, about_run};
+use crate::context::LoadError;
 
-/// Admits `event` to the workflow of `binding`. A redelivery finds what the first delivery did.
-pub(crate) async fn event(inner: &Inner, event: &HeldEvent, binding: &Binding) -> Result<(), LoadError> {
+/// Admits `event` to the workflow of these bindings, by the first of its triggers that fits. A redelivery finds what the
+/// first delivery did.
+pub(crate) async fn event(inner: &Inner, event: &HeldEvent, bindings: &[Binding]) -> Result<(), LoadError> {
     let run = RunId(Uuid::now_v7());
-    let plan = inner.plans.plan(event.tenant, binding.version, run).await?;
     let seen = as_expressions_see_it(event);
-    let judged = plan.triggers().get(binding.ordinal as usize).map_or_else(
-        || Err((Code::RuleNotMatched, "the workflow has no such trigger any more".into())),
-        |trigger| judge(binding, trigger, &seen),
-    );
-    match judged {
-        Ok((record, dedup)) => {
-            let admission = admission(run, event, binding, &plan, seen, record, dedup);
-            match inner.store.admit(&admission).await {
-                Ok(Admitted::Refused { code, detail }) => {
-                    tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
-                }
-                Ok(_) => {}
-                Err(error) if error.is_transient() => return Err(error.into()),
-                // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
-                Err(error) => {
-                    tracing::error!(event = %event.id, error = &error as &dyn std::error::Error, "a run cannot be stored");
-                    refuse(
-                        inner,
-                        event,
-                        binding,
-                        Code::OutputInvalid,
-                        "what the first steps came to cannot be stored",
-                    )
-                    .await?;
-                }
+    let mut refused = None;
+    for binding in bindings {
+        let plan = inner.plans.plan(event.tenant, binding.version, run).await?;
+        let judged = match plan.triggers().get(binding.ordinal as usize) {
+            Some(trigger) => judge(binding, trigger, &seen),
+            None => Err((Code::RuleNotMatched, "the workflow has no such trigger any more".into())),
+        };
+        match judged {
+            Ok((record, dedup)) => {
+                let admission = admission(run, event, binding, &plan, seen, record, dedup);
+                return admit(inner, event, binding, &admission).await;
             }
+            // The reason of the first trigger stands for all of them.
+            Err(reason) => drop(refused.get_or_insert((binding, reason))),
         }
-        Err((code, detail)) => refuse(inner, event, binding, code, &detail).await?,
     }
-    Ok(())
+    match refused {
+        Some((binding, (code, detail))) => Ok(refuse(inner, event, binding, code, &detail).await?),
+        None => Ok(()),
+    }
+}
+
+async fn admit(
+    inner: &Inner,
+    event: &HeldEvent,
+    binding: &Binding,
+    admission: &Admission,
+) -> Result<(), LoadError> {
+    match inner.store.admit(admission).await {
+        Ok(Admitted::Refused { code, detail }) => {
+            tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
+            Ok(())
+        }
+        Ok(Admitted::Started(_) | Admitted::Exists(_)) => Ok(()),
+        Err(error) if error.is_transient() => Err(error.into()),
+        // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
+        Err(error) => {
+            tracing::error!(event = %event.id, error = &error as &dyn std::error::Error, "a run cannot be stored");
+            let detail = "what the first steps came to cannot be stored";
+            Ok(refuse(inner, event, binding, Code::OutputInvalid, detail).await?)
+        }
+    }
 }
 
 /// The record and the mode that apply, or why there is no run.

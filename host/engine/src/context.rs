@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::expression::Scope;
-use counterfoil_domain::id::{Digest, LineageId, RunId, TenantId, WorkflowVersionId};
+use counterfoil_domain::id::{Digest, RunId, TenantId, WorkflowVersionId};
+use counterfoil_domain::workflow::advance::about_run;
 use counterfoil_domain::workflow::plan::Plan;
 use counterfoil_store::run::RunContext;
 use counterfoil_store::{Store, StoreError};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Plans and descriptors kept in memory: they never change, so that only room bounds how long.
 const KEPT_MAX: usize = 1_000;
@@ -122,11 +123,6 @@ impl RunState {
         }
         scope
     }
-}
-
-/// What expressions may know of their run: what is the same in every replay of it.
-pub(crate) fn about_run(lineage: LineageId) -> Value {
-    json!({ "lineage": lineage })
 }
 
 fn keep<K: std::hash::Hash + Eq, V>(kept: &Mutex<HashMap<K, Arc<V>>>, key: K, value: V) -> Arc<V> {

@@ -58,8 +58,9 @@ async fn batch(inner: &Inner) -> Result<usize, StoreError> {
 }
 
 async fn admit_all(inner: &Inner, event: &HeldEvent) -> Result<(), LoadError> {
-    for binding in inner.store.bindings(event.tenant, &event.event_type).await? {
-        admit::event(inner, event, &binding).await?;
+    let bindings = inner.store.bindings(event.tenant, &event.event_type).await?;
+    for of_one_workflow in bindings.chunk_by(|one, next| one.workflow == next.workflow) {
+        admit::event(inner, event, of_one_workflow).await?;
     }
     Ok(())
 }

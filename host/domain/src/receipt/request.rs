@@ -118,7 +118,7 @@ fn preview(request: &HttpRequest, url: &str) -> Value {
         })
         .collect();
     let shown = &request.body[..request.body.len().min(PREVIEW_BODY_BYTES_MAX)];
-    // A NUL cannot be kept in jsonb; the replacement character says that something was there.
+    // A NUL would show as nothing; the replacement character says that something was there.
     let body = String::from_utf8_lossy(shown).replace('\0', "\u{fffd}");
     json!({
         "method": request.method,

@@ -11,7 +11,7 @@ use super::plan::{NodeKind, Plan, PlanBranch, PlanNode, Then, compiled};
 use super::render::render;
 use crate::code::Code;
 use crate::expression::{Compiled, RenderError, Scope, Template, text};
-use crate::id::Digest;
+use crate::id::{Digest, LineageId};
 use crate::step::StepError;
 
 /// What just happened in a run.
@@ -117,6 +117,11 @@ pub enum RunEnd {
         /// Why.
         error: StepError,
     },
+}
+
+/// What expressions see as `run`: only what is the same in every replay of it.
+pub fn about_run(lineage: LineageId) -> Value {
+    json!({ "lineage": lineage })
 }
 
 /// Tells what follows from `event`. `scope` has the outputs of the steps that succeeded before it.

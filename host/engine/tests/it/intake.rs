@@ -75,3 +75,27 @@ async fn a_redelivered_event_starts_nothing_new() -> anyhow::Result<()> {
     assert_eq!(runs, 1);
     Ok(())
 }
+
+/// A workflow that listens twice to one type takes an event by whichever of its triggers fits.
+#[tokio::test]
+async fn the_first_trigger_that_fits_starts_the_run() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            "
+name: twice
+triggers:
+  - { event: lead.created, when: event.data.score > 10, dedup: every_time }
+  - { event: lead.created, when: event.data.score < 5, dedup: every_time }
+steps:
+  - wait: { delay: 1h }
+",
+        )
+        .await?;
+    let _host = house.host()?;
+    for (score, expected) in [(20, "run"), (1, "run"), (7, "rule_not_matched")] {
+        let event = house.event("lead.created", None, json!({ "score": score })).await?;
+        assert_eq!(outcome(&house, event).await?, expected, "{score}");
+    }
+    Ok(())
+}

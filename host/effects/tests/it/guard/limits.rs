@@ -58,7 +58,9 @@ async fn what_this_host_does_not_offer_is_denied() -> anyhow::Result<()> {
     storage.request = EffectRequest::Storage(StorageRequest::Get("k".into()));
     let mut extra = call("POST", "/charges", Some("b"), None);
     extra.extra.push(("priority".into(), "high".into()));
-    for call in [storage, extra] {
+    let mut nameless = call("POST", "/charges", Some("c"), None);
+    nameless.connection = Some("p\0".into());
+    for call in [storage, extra, nameless] {
         assert_eq!(told(&desk.perform(&claimed, call).await), "denied");
     }
     assert_eq!(desk.provider.calls(), vec![]);

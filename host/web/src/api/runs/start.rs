@@ -5,7 +5,7 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::expression::Scope;
 use counterfoil_domain::id::{LineageId, RunId};
 use counterfoil_domain::limits::NAME_BYTES_MAX;
-use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_domain::workflow::advance::{Event, about_run, advance};
 use counterfoil_domain::workflow::is_name;
 use counterfoil_store::admission::{Admission, Admitted, Dedup};
 use counterfoil_store::run::Trigger;
@@ -91,7 +91,7 @@ fn admission(
     record: Option<String>,
 ) -> Result<Admission, Problem> {
     let plan = read_plan(&active.plan)?;
-    let about = json!({ "lineage": LineageId(run.0) });
+    let about = about_run(LineageId(run.0));
     let first = advance(&plan, &Scope::new(&Value::Null, &input, &about), Event::Started);
     Ok(Admission {
         tenant: who.tenant,
