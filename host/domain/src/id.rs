@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 /// A text that is not an identifier of the expected type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not an id of the form `{prefix}_…` (26 characters of base32 after the prefix)")]
+#[error(
+    "`{text}` is not an id of the form `{prefix}_…` (26 characters of base32 after the prefix), nor a UUID"
+)]
 pub struct InvalidId {
     /// The prefix that was expected.
     pub prefix: &'static str,
@@ -25,6 +27,10 @@ fn encode(prefix: &'static str, id: Uuid, f: &mut fmt::Formatter<'_>) -> fmt::Re
 }
 
 fn decode(prefix: &'static str, text: &str) -> Result<Uuid, InvalidId> {
+    // What SQL shows.
+    if let Ok(id) = Uuid::try_parse(text) {
+        return Ok(id);
+    }
     let invalid = || InvalidId { prefix, text: text.chars().take(64).collect() };
     let id: TypeSafeId<DynamicType> = text.parse().map_err(|_| invalid())?;
     if id.type_prefix() == prefix { Ok(id.uuid()) } else { Err(invalid()) }
@@ -225,6 +231,7 @@ mod tests {
         let text = run.to_string();
         assert!(text.starts_with("run_"), "{text}");
         assert_eq!(text.parse::<RunId>(), Ok(run));
+        assert_eq!(run.0.to_string().parse::<RunId>(), Ok(run), "as SQL shows it");
         assert!(text.parse::<TenantId>().is_err());
         assert!("run_".parse::<RunId>().is_err());
     }

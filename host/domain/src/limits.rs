@@ -45,6 +45,8 @@ pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
 pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
 /// Effects of one step: beyond that, the work wants more steps.
 pub const EFFECTS_PER_STEP_MAX: u64 = 64;
+/// Total time that one call may ask for: within it, nobody can say that the call did not take place.
+pub const EFFECT_TIMEOUT_MS_MAX: u64 = 120_000;
 /// Body of a request that a block sends.
 pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 20;
 /// Body of an answer that is kept.

@@ -265,7 +265,8 @@ impl Inner {
                 return Ok(Begun::ReadOnly { number });
             }
             let receipt = Self::receipt(execution, placed, prepared, number);
-            match self.dispatch(execution, &receipt, &lost).await? {
+            let total = Duration::from_millis(prepared.budget.total_ms_max);
+            match self.dispatch(execution, &receipt, &lost, total).await? {
                 Some(receipt) => {
                     self.faults.reach(Site::AfterDispatch);
                     return Ok(Begun::Send(Box::new(Sendable { receipt, window })));

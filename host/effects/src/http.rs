@@ -6,7 +6,7 @@ use bytes::Bytes;
 use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::connection::Abilities;
 use counterfoil_domain::effect::{EffectCall, HttpRequest, HttpResponse, Safety};
-use counterfoil_domain::limits::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
+use counterfoil_domain::limits::{EFFECT_TIMEOUT_MS_MAX, NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
 use counterfoil_domain::outbound::{AddressPolicy, Destination, Reach, Refusal, judge_headers, judge_method};
 use counterfoil_domain::receipt::RequestFacts;
 use counterfoil_domain::receipt::answer::Exchanged;
@@ -70,9 +70,9 @@ pub(crate) fn prepare(
     // What is refused may hold anything; the receipt keeps what can be kept.
     let key = key.filter(|_| wire.is_ok()).unwrap_or(default_key);
     let facts = http_facts(&request, &shown, call.connection.as_deref(), safety, key, scope);
-    let total = call
-        .timeout_ms
-        .map_or(timeout, |ms| Duration::from_millis(u64::from(ms).max(TIMEOUT_MS_MIN)).min(timeout));
+    let total = call.timeout_ms.map_or(timeout, |ms| {
+        Duration::from_millis(u64::from(ms).clamp(TIMEOUT_MS_MIN, EFFECT_TIMEOUT_MS_MAX))
+    });
     let budget =
         Budget { total_ms_max: u64::try_from(total.as_millis()).unwrap_or(u64::MAX), ..Budget::DEFAULT };
     Prepared { wire, facts, abilities, budget }

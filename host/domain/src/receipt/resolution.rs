@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::Recorded;
 use super::state::{Actor, IllegalMove, Move, ReceiptState, Transition};
 use super::{Receipt, Standing};
+use crate::effect::{Answer, HttpResponse};
 use crate::limits::{ANSWER_BODY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX};
 
 /// What is said to have happened.
@@ -38,15 +39,34 @@ impl Outcome {
         matches!(self, Self::Committed | Self::Verified)
     }
 
-    /// What happens to the step when the run resumes, in words for the person who decides.
-    pub const fn consequence(self) -> &'static str {
-        match self {
-            Self::Committed | Self::Verified => {
+    /// What follows for the run, in words for the person who decides.
+    pub const fn consequence(self, sequel: Sequel) -> &'static str {
+        match (sequel, self) {
+            (Sequel::Resumes, Self::Committed | Self::Verified) => {
                 "The step resumes and the block is handed this answer. Nothing is sent again."
             }
-            Self::Compensated | Self::Abandoned => "The step resumes and the effect is sent again, once.",
+            (Sequel::Resumes, Self::Compensated | Self::Abandoned) => {
+                "The step resumes and the effect is sent again, once."
+            }
+            (Sequel::Waits, _) => {
+                "The record changes. The step stays blocked until somebody resumes the run."
+            }
+            (Sequel::RunEnded, _) => {
+                "The record changes, and nothing else: the run has ended. Nothing is sent."
+            }
         }
     }
+}
+
+/// What a resolution leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequel {
+    /// The blocked step goes on.
+    Resumes,
+    /// The step stays blocked, as the person asked.
+    Waits,
+    /// The run has ended, so that no step is left to go on.
+    RunEnded,
 }
 
 /// A resolution, with its evidence.
@@ -79,6 +99,12 @@ pub enum Unresolvable {
     /// The block waits for an answer.
     #[error("the block will be handed an answer, so give one (status and body)")]
     NoAnswer,
+    /// An answer that no provider gives when it acted.
+    #[error("an effect that took place is answered with a status of 200 to 399; {0} would be a refusal")]
+    NotSuccess(u16),
+    /// The block would fail on it, for good.
+    #[error("the answer says that its body is JSON, and it is not: {0}")]
+    NotJson(String),
     /// There is nothing to hand over.
     #[error("an effect that did not take place, or was undone, has no answer to hand over")]
     NeedlessAnswer,
@@ -110,6 +136,9 @@ pub fn resolve(
         (false, Some(_)) => return Err(Unresolvable::NeedlessAnswer),
         _ => {}
     }
+    if let Some(Recorded::Answer(Answer::Http(response))) = &resolution.recorded {
+        judge_answer(response)?;
+    }
     let too_long = resolution.provider_receipt_id.as_ref().is_some_and(|id| id.len() > NAME_BYTES_MAX);
     let too_large = resolution
         .recorded
@@ -123,4 +152,41 @@ pub fn resolve(
     }
     Transition::new(receipt.tenant, receipt.id, ReceiptState::Unknown, by, Move::Resolve(resolution))
         .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
+}
+
+/// What is handed over cannot be taken back, so it must be what an acting provider could have answered.
+fn judge_answer(response: &HttpResponse) -> Result<(), Unresolvable> {
+    if !(200..400).contains(&response.status) {
+        return Err(Unresolvable::NotSuccess(response.status));
+    }
+    let says_json = response.headers.iter().any(|(name, value)| {
+        name.eq_ignore_ascii_case("content-type") && value.to_ascii_lowercase().contains("json")
+    });
+    if says_json {
+        serde_json::from_slice::<serde_json::Value>(&response.body)
+            .map_err(|error| Unresolvable::NotJson(error.to_string()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_one_that_an_acting_provider_could_give() {
+        let json = vec![("Content-Type".to_owned(), "application/json".to_owned())];
+        for (status, headers, body, expected) in [
+            (200, vec![], "anything", Ok(())),
+            (201, json.clone(), "{}", Ok(())),
+            (302, vec![], "", Ok(())),
+            (404, json.clone(), "{}", Err(Unresolvable::NotSuccess(404))),
+            (402, vec![], "", Err(Unresolvable::NotSuccess(402))),
+        ] {
+            let response = HttpResponse { status, headers, body: body.into(), truncated: false };
+            assert_eq!(judge_answer(&response), expected, "{status} {body}");
+        }
+        let broken = HttpResponse { status: 200, headers: json, body: b"{\"a\":".to_vec(), truncated: false };
+        assert!(matches!(judge_answer(&broken), Err(Unresolvable::NotJson(_))));
+    }
 }

@@ -1,5 +1,7 @@
 //! The receipt becomes durable as dispatched, or nothing is sent.
 
+use std::time::Duration;
+
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::EffectId;
 use counterfoil_domain::ports::Site;
@@ -18,6 +20,7 @@ impl Inner {
         execution: &Execution,
         receipt: &Receipt,
         lost: &[EffectId],
+        total: Duration,
     ) -> Result<Option<Receipt>, Stop> {
         let context = &execution.context;
         let (expected, lost_first) = {
@@ -37,7 +40,7 @@ impl Inner {
             expected: &expected,
             lose: &lost_first,
             guard,
-            absence_known_after: self.config.lease + self.config.timeout + self.config.absence_margin,
+            absence_known_after: self.config.lease + total + self.config.absence_margin,
             writes: &unwritten,
         };
         let verdict = if self.config.receipts {

@@ -4,9 +4,10 @@
 use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::{Answer, HttpResponse};
 use counterfoil_domain::id::{EffectId, RunId};
-use counterfoil_domain::receipt::resolution::{self, Outcome, Resolution, Unresolvable};
+use counterfoil_domain::receipt::resolution::{self, Outcome, Resolution, Sequel, Unresolvable};
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Recorded};
 use counterfoil_store::receipt::Resolved as StoreResolved;
+use counterfoil_store::run::RunState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -94,26 +95,39 @@ pub(crate) async fn resolve(
     let recorded = answer.map(recorded).transpose()?;
     let resolution = Resolution { outcome, evidence, recorded, provider_receipt_id };
     let decide = |receipt: &Receipt, now| resolution::resolve(receipt, resolution, who.actor(), now);
-    let resolved = |run, resumed| Resolved {
+    let resolved = |run, resumed, sequel| Resolved {
         effect: id,
         run,
         dry_run,
         from: ReceiptState::Unknown,
         to: outcome.state(),
         resumed,
-        consequence: outcome.consequence(),
+        consequence: outcome.consequence(sequel),
     };
     if dry_run {
         let seen = app.store.receipt(who.tenant, id).await?.ok_or_else(Problem::not_found)?;
         let now = app.store.ping().await?;
         decide(&seen.receipt, now).map_err(|why| refused(&why))?;
-        return Ok(resolved(seen.receipt.run, resume));
+        let sequel = sequel(app, who, seen.receipt.run, resume).await?;
+        return Ok(resolved(seen.receipt.run, resume && sequel == Sequel::Resumes, sequel));
     }
     match app.store.resolve(who.tenant, id, decide, resume, &who.actor()).await? {
-        StoreResolved::Done { resumed, run } => Ok(resolved(run, resumed)),
+        StoreResolved::Done { resumed, run } => {
+            Ok(resolved(run, resumed, sequel(app, who, run, resume).await?))
+        }
         StoreResolved::NotFound => Err(Problem::not_found()),
         StoreResolved::Refused(why) => Err(refused(&why)),
     }
+}
+
+/// What a resolution leads to for this run.
+async fn sequel(app: &App, who: &Principal, run: RunId, resume: bool) -> Result<Sequel, Problem> {
+    let run = app.store.run(who.tenant, run).await?.ok_or_else(Problem::not_found)?;
+    Ok(match run.row.state {
+        RunState::Succeeded | RunState::Failed | RunState::Cancelled => Sequel::RunEnded,
+        _ if resume => Sequel::Resumes,
+        _ => Sequel::Waits,
+    })
 }
 
 fn recorded(answer: AnswerGiven) -> Result<Recorded, Problem> {
@@ -157,6 +171,8 @@ fn refused(why: &Unresolvable) -> Problem {
         Unresolvable::NoAnswer | Unresolvable::NeedlessAnswer => {
             Problem::bad_field("/answer", why.to_string())
         }
+        Unresolvable::NotSuccess(_) => Problem::bad_field("/answer/status", why.to_string()),
+        Unresolvable::NotJson(_) => Problem::bad_field("/answer/body", why.to_string()),
         Unresolvable::TooLarge => Problem::new(Code::TooLarge, why.to_string()),
     }
 }

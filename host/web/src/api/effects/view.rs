@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::effect::{Answer, EffectFailure, HttpResponse};
 use counterfoil_domain::id::{EffectId, RunId};
 use counterfoil_domain::limits::bounded_text;
-use counterfoil_domain::receipt::resolution::Outcome;
+use counterfoil_domain::receipt::resolution::{Outcome, Sequel};
 use counterfoil_domain::receipt::{ReceiptState, Recorded, Standing};
 use counterfoil_store::receipt::{EffectRow, HistoryEntry, ReceiptView};
 use serde::Serialize;
@@ -220,7 +220,7 @@ fn resolutions(absence_known_at: DateTime<Utc>) -> Vec<Resolution> {
     let resolution = |outcome: Outcome| Resolution {
         outcome,
         needs_answer: outcome.needs_answer(),
-        consequence: outcome.consequence(),
+        consequence: outcome.consequence(Sequel::Resumes),
         allowed_from: (!outcome.needs_answer()).then_some(absence_known_at),
     };
     OUTCOMES.into_iter().map(resolution).collect()
