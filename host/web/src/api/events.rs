@@ -345,7 +345,7 @@ mod tests {
         {"type":"t","id":"evt_01h455vb4pex5vsknk084sn02q"}
           [Event { identity: Given(evt_01h455vb4pex5vsknk084sn02q), kind: "t", record: None, data: Null }]
         [{"type":"t"},{"type":"t","id":"run_01h455vb4pex5vsknk084sn02q"}]
-          bad_request ["/1/id"] the body cannot be read: `run_01h455vb4pex5vsknk084sn02q` is not an id of the form `evt_…` (26 characters of base32 after the prefix)
+          bad_request ["/1/id"] the body cannot be read: `run_01h455vb4pex5vsknk084sn02q` is not an id of the form `evt_…` (26 characters of base32 after the prefix), nor a UUID
         {"type":"t","extra":1}
           bad_request ["/extra"] the body cannot be read: unknown field `extra`, expected one of `type`, `data`, `record`, `id`
         {"type":""}
