@@ -17,11 +17,13 @@ WASM_TARGET=wasm32-unknown-unknown
 # Debian's compiler for the Wasm target, which builds the standard library from its source.
 WASM_PACKAGES="rustc-web cargo-web rust-web-src rust-web-llvm lld-22"
 
-STARTED=$(date +%s)
+# One clock for a script and those that it calls.
+: "${SCRIPT_STARTED:=$(date +%s)}"
+export SCRIPT_STARTED
 
 # What is being done, and how long after the start.
 say() {
-    elapsed=$(($(date +%s) - STARTED))
+    elapsed=$(($(date +%s) - SCRIPT_STARTED))
     printf '[%d:%02d] %s\n' $((elapsed / 60)) $((elapsed % 60)) "$*" >&2
 }
 
