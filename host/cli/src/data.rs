@@ -37,13 +37,18 @@ impl DataConfig {
         self.dir.join("dev.json")
     }
 
-    /// Makes the directory, for its owner alone.
+    /// Makes the directory, for its owner alone. Where that is root, Postgres runs as another user, who may pass through
+    /// to its own part and see nothing else: every other part is its owner's alone.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)
-            .with_context(|| format!("cannot make the data directory {}", self.dir.display()))
+        let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
+        for (dir, mode) in [(&self.dir, mode), (&self.blocks_dir(), 0o700)] {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(mode)
+                .create(dir)
+                .with_context(|| format!("cannot make the data directory {}", dir.display()))?;
+        }
+        Ok(())
     }
 }
 
@@ -112,8 +117,15 @@ mod tests {
             assert_eq!(DevFile::read(&data)?, Some(file.clone()));
         }
         assert_eq!(fs::metadata(data.dev_file())?.permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(&data.dir)?.permissions().mode() & 0o777, 0o700);
-        assert_eq!(fs::read_dir(&data.dir)?.count(), 1);
+        // Others may pass through root's directory to the cluster, and list nothing; the parts are closed.
+        let passable = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
+        assert_eq!(fs::metadata(&data.dir)?.permissions().mode() & 0o777, passable);
+        assert_eq!(fs::metadata(data.blocks_dir())?.permissions().mode() & 0o777, 0o700);
+        let mut names = fs::read_dir(&data.dir)?
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<std::io::Result<Vec<_>>>()?;
+        names.sort();
+        assert_eq!(names, ["blocks", "dev.json"], "and nothing half-written");
         Ok(())
     }
 }

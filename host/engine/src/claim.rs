@@ -18,7 +18,12 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let mut wakes = inner.store.wakes();
     while !stop.is_cancelled() {
-        let wait = match look(&inner).await {
+        // Only the wait for room is given up: a claim that was begun must be known of, or its steps count as lost.
+        let room = tokio::select! {
+            () = stop.cancelled() => return,
+            room = wait_for_room(&inner) => room,
+        };
+        let wait = match look(&inner, room).await {
             Ok(Looked { took_all: false, .. }) => continue,
             Ok(Looked { next_in, .. }) => {
                 next_in.unwrap_or(inner.config.poll_every).min(inner.config.poll_every)
@@ -43,8 +48,7 @@ struct Looked {
     next_in: Option<Duration>,
 }
 
-async fn look(inner: &Arc<Inner>) -> Result<Looked, StoreError> {
-    let room = wait_for_room(inner).await;
+async fn look(inner: &Arc<Inner>, room: u32) -> Result<Looked, StoreError> {
     let due = inner.store.due().await?;
     if due.tenants.is_empty() {
         return Ok(Looked { took_all: true, next_in: due.next_in });

@@ -6,9 +6,14 @@ use serde_json::{Value, json};
 use super::RequestFacts;
 use crate::effect::{HttpRequest, Safety};
 use crate::id::Parts;
+use crate::limits::bounded_text;
 
-/// Bytes of a body that the preview shows.
+/// Bytes of a body, and of a URL, that the preview shows: a call that is refused may name megabytes of either.
 pub const PREVIEW_BODY_BYTES_MAX: usize = 2 << 10;
+/// Bytes of a method, and of a header field's name or value, that the preview shows.
+const PREVIEW_FIELD_BYTES_MAX: usize = 256;
+/// Header fields that the preview shows: as many as a call may have.
+const PREVIEW_HEADERS_MAX: usize = 64;
 
 /// Header fields whose values are never shown or hashed: they are credentials, or the host's to give.
 const SECRET_HEADERS: [&str; 5] =
@@ -109,20 +114,22 @@ fn canonical_body(request: &HttpRequest) -> Vec<u8> {
 }
 
 fn preview(request: &HttpRequest, url: &str) -> Value {
+    let field = |text: &str| bounded_text(text, PREVIEW_FIELD_BYTES_MAX);
     let headers: Vec<Value> = request
         .headers
         .iter()
+        .take(PREVIEW_HEADERS_MAX)
         .map(|(name, value)| {
             let secret = SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str());
-            json!([name, if secret { "(not shown)" } else { value.as_str() }])
+            json!([field(name), if secret { "(not shown)".into() } else { field(value) }])
         })
         .collect();
     let shown = &request.body[..request.body.len().min(PREVIEW_BODY_BYTES_MAX)];
     // A NUL would show as nothing; the replacement character says that something was there.
     let body = String::from_utf8_lossy(shown).replace('\0', "\u{fffd}");
     json!({
-        "method": request.method,
-        "url": url,
+        "method": field(&request.method),
+        "url": bounded_text(url, PREVIEW_BODY_BYTES_MAX),
         "headers": headers,
         "body": body,
         "body_bytes_len": request.body.len(),
@@ -174,5 +181,18 @@ mod tests {
         let text = facts.preview.to_string();
         assert!(!text.contains("canary"), "{text}");
         assert_eq!(facts.preview["body"], "hi\u{fffd}");
+    }
+
+    /// What a hostile block may name is refused when it is sent, and must not fill the receipts either.
+    #[test]
+    fn a_preview_is_small_whatever_was_asked_for() {
+        let large = "x".repeat(4 << 20);
+        let headers = vec![("n".repeat(10_000), "v".repeat(10_000)); 1_000];
+        let body = large.clone().into_bytes();
+        let request = HttpRequest { method: large.clone(), url: large.clone(), headers, body };
+        let scope = Scope::Lineage(LineageId(uuid::Uuid::from_u128(1)));
+        let facts = http_facts(&request, &large, None, Safety::AtMostOnce, "k".into(), scope);
+        let bytes = facts.preview.to_string().len();
+        assert!(bytes < 40 << 10, "{bytes} bytes");
     }
 }

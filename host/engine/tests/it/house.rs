@@ -178,6 +178,16 @@ impl House {
 
     /// A host that can run some blocks, with leases that long.
     pub(crate) fn host_with(&self, can_run: impl Fn(&str) -> bool, lease: Duration) -> anyhow::Result<Host> {
+        self.host_of(can_run, lease, 64)
+    }
+
+    /// A host that has room for so many steps.
+    pub(crate) fn host_of(
+        &self,
+        can_run: impl Fn(&str) -> bool,
+        lease: Duration,
+        in_flight_max: u32,
+    ) -> anyhow::Result<Host> {
         let client = Client::new(ClientConfig {
             policy: AddressPolicy { loopback: true, private: vec![] },
             name_servers: NameServers::System,
@@ -200,7 +210,7 @@ impl House {
             host: HostId(Uuid::now_v7()),
             lease,
             renew_every: lease / 4,
-            in_flight_max: 64,
+            in_flight_max,
             poll_every: Duration::from_millis(100),
             drain_for: Duration::from_secs(10),
             limits: StepLimits::DEFAULT,

@@ -160,3 +160,24 @@ async fn a_host_that_stops_finishes_its_step_and_begins_no_other() -> anyhow::Re
     assert_eq!(house.provider.calls().len(), 2);
     Ok(())
 }
+
+/// Told to stop while it has no room, it must not take the next step when its room comes back.
+#[tokio::test]
+async fn a_full_host_that_stops_takes_nothing_more() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(ORDER).await?;
+    house.provider.script("/charges", Act::held());
+    let host = house.host_of(|_| true, std::time::Duration::from_secs(20), 1)?;
+    let first = house.start("order", json!({ "cents": 50 })).await?;
+    house.provider.wait_for_calls(1).await?;
+    let second = house.start("order", json!({ "cents": 50 })).await?;
+    let stopping = tokio::spawn(host.stop());
+    // The stop reaches the loop before the provider lets go, on this test's one thread.
+    tokio::task::yield_now().await;
+    house.provider.release();
+    stopping.await??;
+    assert_eq!(house.run(first).await?.row.state, RunState::Succeeded);
+    assert_eq!(house.run(second).await?.row.state, RunState::Pending);
+    assert_eq!(house.provider.calls().len(), 1);
+    Ok(())
+}

@@ -120,3 +120,24 @@ async fn a_late_answer_settles_its_receipt_and_resumes_its_step() -> anyhow::Res
     assert_eq!(desk.provider.calls().len(), 1);
     Ok(())
 }
+
+/// The call's own total time counts, however it compares with the usual one: until it is over, nobody can know.
+#[tokio::test]
+async fn absence_is_known_after_the_lease_and_the_calls_own_time() -> anyhow::Result<()> {
+    for (timeout_ms, expected_ms) in
+        [(None, 5_000), (Some(300), 300), (Some(60_000), 60_000), (Some(500_000), 120_000)]
+    {
+        let desk = Desk::new().await?;
+        desk.provider.script("/charges", Act::dropped());
+        desk.work.admit("charge").await?;
+        let claimed = desk.begin().await?;
+        let mut charge = call("POST", "/charges", Some("charge"), None);
+        charge.timeout_ms = timeout_ms;
+        assert_eq!(told(&desk.perform(&claimed, charge).await), "nothing");
+        let waits =
+            "SELECT (extract(epoch FROM absence_known_at - dispatched_at) * 1000)::bigint FROM receipts";
+        let lease_ms = i64::try_from(super::LEASE.as_millis())?;
+        assert_eq!(desk.work.count(waits).await?, lease_ms + expected_ms, "{timeout_ms:?}");
+    }
+    Ok(())
+}
