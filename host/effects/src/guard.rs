@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::effect::{EffectCall, EffectFailure, EffectReply, EffectRequest, Safety};
+use counterfoil_domain::effect::{EffectCall, EffectFailure, EffectReply, Safety};
 use counterfoil_domain::id::{EffectId, LeaseId};
 use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::ports::{EffectPort, Faults, Site};
@@ -25,7 +25,7 @@ use counterfoil_store::{Store, StoreError};
 
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed};
-use crate::http::{self, Prepared};
+use crate::kind::{self, Ask, Prepared};
 
 /// How the guard works.
 #[derive(Debug, Clone)]
@@ -150,16 +150,15 @@ impl Inner {
             let message = format!("this host does not know the extra `{name}`");
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
-        let EffectRequest::Http(request) = &call.request else {
-            let message = format!("this host offers no effects of the kind `{}`", call.request.kind());
-            return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
-        };
         if let Some(name) = call.connection.as_deref().filter(|name| !is_name(name)) {
             let message = format!("`{}` is no name of a connection", bounded_text(name, NAME_LEN_MAX));
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
         self.faults.reach(Site::BeforePrepare);
-        let prepared = self.prepare(execution, &call, request, &placed.slot).await?;
+        let prepared = match self.prepare(execution, &call, &placed.slot).await? {
+            Ok(prepared) => prepared,
+            Err(message) => return Ok(EffectReply::Failed(EffectFailure::Denied(message))),
+        };
         match self.begin(execution, &placed, &prepared).await? {
             Begun::Reply(reply) => Ok(reply),
             Begun::Denied { number, message } => {
@@ -183,15 +182,14 @@ impl Inner {
         &self,
         execution: &Execution,
         call: &EffectCall,
-        request: &counterfoil_domain::effect::HttpRequest,
         slot: &SlotKey,
-    ) -> Result<Prepared, Stop> {
+    ) -> Result<Result<Prepared, String>, Stop> {
         let context = &execution.context;
         let connection = match &call.connection {
             Some(name) => self.store.connection(context.fence.tenant, name).await.map_err(database)?,
             None => None,
         };
-        let through = connection
+        let connection = connection
             .map(|connection| match serde_json::from_value(connection.abilities.clone()) {
                 Ok(abilities) => Ok((connection, abilities)),
                 Err(error) => Err(Stop::Database {
@@ -203,15 +201,14 @@ impl Inner {
             })
             .transpose()?;
         let default_key = slot_of(context, slot).receipt_id(0).to_string();
-        Ok(http::prepare(
+        Ok(kind::prepare(Ask {
             context,
             call,
-            request,
-            through,
+            connection,
             default_key,
-            self.client.policy(),
-            self.config.timeout,
-        ))
+            policy: self.client.policy(),
+            timeout: self.config.timeout,
+        }))
     }
 
     /// Decides from the journal and, where something is to be sent, makes the receipt durable first.
@@ -254,7 +251,7 @@ impl Inner {
                 }
                 Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
             };
-            if let Err(message) = &prepared.wire {
+            if let Err(message) = &prepared.exchange {
                 if resend {
                     Self::lose(execution, &lost);
                     return Err(Stop::Blocked { reason: format!("a re-send is refused: {message}") });
@@ -265,8 +262,7 @@ impl Inner {
                 return Ok(Begun::ReadOnly { number });
             }
             let receipt = Self::receipt(execution, placed, prepared, number);
-            let total = Duration::from_millis(prepared.budget.total_ms_max);
-            match self.dispatch(execution, &receipt, &lost, total).await? {
+            match self.dispatch(execution, &receipt, &lost, prepared.total).await? {
                 Some(receipt) => {
                     self.faults.reach(Site::AfterDispatch);
                     return Ok(Begun::Send(Box::new(Sendable { receipt, window })));

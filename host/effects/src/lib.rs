@@ -5,7 +5,7 @@
 pub mod client;
 mod execution;
 mod guard;
-mod http;
+mod kind;
 
 pub use self::execution::{ExecutionContext, Finished};
 pub use self::guard::{Guard, GuardConfig};

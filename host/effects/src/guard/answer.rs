@@ -14,7 +14,7 @@ use counterfoil_store::settle::{OwnWrite, Swap};
 use super::{Inner, Sendable, transition};
 use crate::client::SendWindow;
 use crate::execution::{Execution, Placed};
-use crate::http::{self, Prepared};
+use crate::kind::{Outside, Prepared};
 
 impl Inner {
     /// Makes the call of a dispatched receipt, and records what its answer means.
@@ -214,11 +214,10 @@ impl Inner {
         facts: &RequestFacts,
         window: &SendWindow,
     ) -> Exchanged {
-        match &prepared.wire {
-            Ok(wire) => {
-                let request = wire.with_key(facts, &prepared.abilities);
-                let exchange = self.client.exchange(request, &prepared.budget, window, &*self.faults).await;
-                http::exchanged(exchange, &prepared.abilities)
+        match &prepared.exchange {
+            Ok(exchange) => {
+                let out = Outside { client: &self.client, window, faults: &*self.faults };
+                exchange.exchange(out, facts).await
             }
             Err(message) => Exchanged::NotSent { denied: true, message: message.clone() },
         }

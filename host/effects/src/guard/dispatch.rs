@@ -11,7 +11,7 @@ use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
 
 use super::{Inner, database, lost_host};
 use crate::execution::Execution;
-use crate::http;
+use crate::kind::guarding;
 
 impl Inner {
     /// Makes `receipt` durable as dispatched. `None`: the journal has moved and must be read again.
@@ -32,7 +32,8 @@ impl Inner {
                 lost.iter().filter_map(|id| lost_host(context.fence.tenant, *id)).collect::<Vec<_>>();
             (expected, lost_first)
         };
-        let guard = http::guarding(&context.invariants).map(|invariant| invariant.id.as_str());
+        let guard =
+            guarding(&context.invariants, &receipt.request.kind).map(|invariant| invariant.id.as_str());
         let mut unwritten = execution.unwritten.lock().await;
         let dispatch = Dispatch {
             fence: &context.fence,

@@ -1,0 +1,187 @@
+//! Effects of the kind `http`: from what a block asked for to what goes on the wire, and back.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use counterfoil_domain::connection::Abilities;
+use counterfoil_domain::effect::{HttpRequest, HttpResponse, Safety};
+use counterfoil_domain::limits::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
+use counterfoil_domain::outbound::{Destination, Reach, Refusal, judge_headers, judge_method};
+use counterfoil_domain::receipt::RequestFacts;
+use counterfoil_domain::receipt::answer::Exchanged;
+use counterfoil_domain::receipt::request::http_facts;
+use counterfoil_store::connection::Connection;
+
+use super::{Ask, Exchange, Outside, Prepared, grants, scope, total};
+use crate::client::{self, Budget, NotSent, NotSentKind, WireRequest};
+
+/// A request that may be sent, without what the host injects.
+#[derive(Debug)]
+struct Wire {
+    method: String,
+    destination: Destination,
+    headers: Vec<(String, String)>,
+    body: Bytes,
+    abilities: Abilities,
+    budget: Budget,
+}
+
+/// Judges a call by the block's grants, the connection and the form of the request.
+pub(super) fn prepare(ask: Ask<'_>, request: &HttpRequest) -> Prepared {
+    let safety = ask.call.effective_safety();
+    let (request, header_key) = without_key_header(request);
+    let destination = destination(&ask, safety, &request);
+    let shown = destination.as_ref().map_or_else(|_| request.url.clone(), |it| it.url().to_string());
+    let total = total(&ask);
+    let scope = scope(ask.context, "http");
+    let abilities = ask.connection.map(|(_, abilities)| abilities).unwrap_or_default();
+    let key = ask.call.idempotency_key.clone().or(header_key);
+    let wire = destination.and_then(|destination| {
+        let total_ms_max = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
+        let budget = Budget { total_ms_max, ..Budget::DEFAULT };
+        let wire = wire(destination, &request, abilities.clone(), budget)?;
+        key.as_deref().map_or(Ok(()), judge_key).map(|()| wire)
+    });
+    // What is refused may hold anything; the receipt keeps what can be kept.
+    let key = key.filter(|_| wire.is_ok()).unwrap_or(ask.default_key);
+    let facts = http_facts(&request, &shown, ask.call.connection.as_deref(), safety, key, scope);
+    Prepared { facts, exchange: wire.map(|wire| Box::new(wire) as _), abilities, total }
+}
+
+fn judge_key(key: &str) -> Result<(), String> {
+    let fits =
+        (1..=NAME_BYTES_MAX).contains(&key.len()) && key.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if fits {
+        Ok(())
+    } else {
+        Err(format!("an idempotency key is 1 to {NAME_BYTES_MAX} visible ASCII characters"))
+    }
+}
+
+/// An idempotency key that an unaware client put into a header moves to where the host keeps it.
+fn without_key_header(request: &HttpRequest) -> (HttpRequest, Option<String>) {
+    let mut request = request.clone();
+    let mut key = None;
+    request.headers.retain(|(name, value)| {
+        let is_key = name.eq_ignore_ascii_case("idempotency-key");
+        if is_key {
+            key = Some(value.clone());
+        }
+        !is_key
+    });
+    (request, key)
+}
+
+fn destination(ask: &Ask<'_>, safety: Safety, request: &HttpRequest) -> Result<Destination, String> {
+    let (grants, policy) = (grants(ask, safety), ask.policy);
+    let reach = match (&ask.call.connection, &ask.connection) {
+        (Some(name), None) => return Err(format!("there is no connection `{name}`")),
+        (Some(name), Some((Connection { base_url, allowed_hosts, .. }, _))) => {
+            if grants.is_some_and(|mut grants| !grants.any(|grant| grant.connections.contains(name))) {
+                let safety = safety.name();
+                return Err(format!("the block's descriptor declares no {safety} effect on `{name}`"));
+            }
+            Reach::of_connection(base_url, allowed_hosts, policy)
+        }
+        (None, _) => match grants {
+            // The workflow's author wrote the URL; the address policy still judges it.
+            None => return Destination::parse(&request.url, policy).map_err(refused),
+            Some(grants) => Reach::of_grant(&grants.flat_map(|grant| &grant.hosts).collect::<Vec<_>>()),
+        },
+    };
+    reach.and_then(|reach| reach.destination(&request.url, policy)).map_err(refused)
+}
+
+/// One text for every refusal by address, so that nothing can be scanned through it; the operator's reason is logged.
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
+fn refused(refusal: Refusal) -> String {
+    tracing::info!(%refusal, "an effect is refused");
+    Refusal::GUEST_TEXT.into()
+}
+
+fn wire(
+    destination: Destination,
+    request: &HttpRequest,
+    abilities: Abilities,
+    budget: Budget,
+) -> Result<Wire, String> {
+    judge_method(&request.method).map_err(|refusal| refusal.to_string())?;
+    judge_headers(&request.headers).map_err(|refusal| refusal.to_string())?;
+    if request.body.len() as u64 > REQUEST_BODY_BYTES_MAX {
+        return Err(format!(
+            "the body has {} bytes; at most {REQUEST_BODY_BYTES_MAX} are sent",
+            request.body.len()
+        ));
+    }
+    let body = Bytes::copy_from_slice(&request.body);
+    let (method, headers) = (request.method.clone(), request.headers.clone());
+    Ok(Wire { method, destination, headers, body, abilities, budget })
+}
+
+#[async_trait]
+impl Exchange for Wire {
+    async fn exchange(&self, out: Outside<'_>, facts: &RequestFacts) -> Exchanged {
+        let request = self.with_key(facts);
+        let exchange = out.client.exchange(request, &self.budget, out.window, out.faults).await;
+        exchanged(exchange, &self.abilities)
+    }
+}
+
+impl Wire {
+    /// The request as it is sent, with the key by which the receiver recognises a repeat.
+    fn with_key(&self, facts: &RequestFacts) -> WireRequest {
+        let mut headers = self.headers.clone();
+        if facts.safety != Safety::ReadOnly {
+            headers.push((self.abilities.idempotency_header().into(), facts.idempotency_key.clone()));
+        }
+        WireRequest {
+            method: self.method.clone(),
+            destination: self.destination.clone(),
+            headers,
+            body: self.body.clone(),
+        }
+    }
+}
+
+/// What the client saw, in the words of the table.
+fn exchanged(exchange: client::Exchange, abilities: &Abilities) -> Exchanged {
+    match exchange {
+        client::Exchange::NotSent(reason) => {
+            tracing::info!(%reason, "nothing of an effect was sent");
+            let denied = reason.kind == NotSentKind::Refused;
+            let message = if denied { Refusal::GUEST_TEXT } else { NotSent::GUEST_TEXT };
+            Exchanged::NotSent { denied, message: message.into() }
+        }
+        client::Exchange::Answered(response) => {
+            let headers = kept(response.headers, abilities.receipt_id_header.as_deref());
+            Exchanged::Answered(HttpResponse { headers, ..response })
+        }
+        client::Exchange::Lost(lost) => Exchanged::Lost { reason: lost.to_string() },
+    }
+}
+
+/// Header fields that a receipt keeps: what a block may act on, and nothing that is a credential.
+const KEPT_HEADERS: [&str; 10] = [
+    "content-type",
+    "content-language",
+    "etag",
+    "last-modified",
+    "link",
+    "location",
+    "retry-after",
+    "x-request-id",
+    "request-id",
+    "content-encoding",
+];
+
+fn kept(headers: Vec<(String, String)>, declared: Option<&str>) -> Vec<(String, String)> {
+    headers
+        .into_iter()
+        .filter(|(name, value)| {
+            let name = name.to_ascii_lowercase();
+            let wanted = KEPT_HEADERS.contains(&name.as_str())
+                || name.contains("ratelimit")
+                || declared.is_some_and(|declared| name.eq_ignore_ascii_case(declared));
+            wanted && !value.contains('\0')
+        })
+        .collect()
+}
