@@ -53,12 +53,25 @@ pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 20;
 pub const ANSWER_BODY_BYTES_MAX: u64 = 1 << 20;
 /// Labels, connection names, idempotency keys: they are index keys.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Key of a stored value: it is an index key.
+pub const STORAGE_KEY_BYTES_MAX: usize = 512;
+/// A stored value: state that steps share. Larger things belong in a store that a value points to.
+pub const STORAGE_VALUE_BYTES_MAX: usize = 64 << 10;
+/// Data of an event that a block emits, as JSON: what happened, and where to read the rest.
+pub const EMIT_DATA_BYTES_MAX: usize = 64 << 10;
+/// Events and values that one step writes: they wait in memory for its end, and are written in one transaction.
+pub const OWN_CHANGES_BYTES_MAX: usize = 1 << 20;
 /// Error text that is stored and shown.
 pub const ERROR_TEXT_BYTES_MAX: usize = 4 << 10;
 /// Frames of a guest backtrace.
 pub const BACKTRACE_FRAMES_MAX: usize = 20;
 /// Lease losses of one step in a row before it is failed: one poisonous block must not take hosts down for ever.
 pub const HOST_LOSSES_MAX: u32 = 5;
+
+/// Whether a text can be an index key that people search for: an event's type, a record.
+pub fn is_key_text(text: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+}
 
 /// Makes foreign text fit to store and show: control characters escaped, cut at `bytes_max` on a character boundary.
 pub fn bounded_text(text: &str, bytes_max: usize) -> String {

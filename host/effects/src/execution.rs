@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::effect::EffectCall;
 use counterfoil_domain::id::{EffectId, LeaseId, Place, RunId, WorkflowId};
-use counterfoil_domain::limits::{EFFECTS_PER_STEP_MAX, NAME_BYTES_MAX};
+use counterfoil_domain::limits::{EFFECTS_PER_STEP_MAX, NAME_BYTES_MAX, OWN_CHANGES_BYTES_MAX};
 use counterfoil_domain::receipt::journal::{Asker, Journal};
-use counterfoil_domain::receipt::{SlotKey, Transition};
+use counterfoil_domain::receipt::{Receipt, SlotKey, Transition};
 use counterfoil_domain::step::Stop;
 use counterfoil_domain::workflow::definition::Invariant;
-use counterfoil_store::settle::OwnWrite;
+use counterfoil_store::settle::{Change, OwnEffect, OwnWrite};
 use counterfoil_store::step::Fence;
 
 /// What the guard must know about an execution before its first effect.
@@ -39,6 +39,8 @@ pub struct ExecutionContext {
 pub struct Finished {
     /// Own-database writes that belong with the end of the step, in order.
     pub writes: Vec<OwnWrite>,
+    /// What the step does to our own database if it succeeds, in order.
+    pub own: Vec<OwnEffect>,
     /// Receipts whose answers were lost.
     pub lose: Vec<Transition>,
     /// Why the guard stopped it, if it did.
@@ -60,6 +62,11 @@ pub(crate) struct Progress {
     /// Read at the first effect.
     pub(crate) journal: Option<Journal>,
     pub(crate) begun: BTreeSet<EffectId>,
+    /// What this execution does to our own database, in order.
+    pub(crate) changes: Vec<Change>,
+    /// Which of the changes wait for the end of the step; an earlier execution has made the others.
+    new_changes: Vec<(usize, Receipt)>,
+    changes_bytes: usize,
     pub(crate) lose: Vec<Transition>,
     pub(crate) stop: Option<Stop>,
     /// The step has ended; what is still under way writes for itself.
@@ -110,6 +117,41 @@ impl Progress {
         };
         self.calls += 1;
         Ok(Placed { slot, position: self.calls - 1 })
+    }
+
+    /// Takes a change into account that waits for the end of the step, or says which limit it breaks.
+    pub(crate) fn change(&mut self, change: Change, receipt: Receipt) -> Result<(), String> {
+        if self.changes_bytes + bytes_len(&change) > OWN_CHANGES_BYTES_MAX {
+            return Err(format!(
+                "effect_limit: the events and values of a step have at most {OWN_CHANGES_BYTES_MAX} bytes together"
+            ));
+        }
+        self.new_changes.push((self.changes.len(), receipt));
+        self.changed_before(change);
+        Ok(())
+    }
+
+    /// Takes a change into account that an earlier execution has made.
+    pub(crate) fn changed_before(&mut self, change: Change) {
+        self.changes_bytes += bytes_len(&change);
+        self.changes.push(change);
+    }
+
+    /// The changes that wait for the end of the step.
+    pub(crate) fn take_changes(&mut self) -> Vec<OwnEffect> {
+        let changes = std::mem::take(&mut self.changes);
+        let own = std::mem::take(&mut self.new_changes).into_iter();
+        own.map(|(index, receipt)| OwnEffect { receipt, change: changes[index].clone() }).collect()
+    }
+}
+
+fn bytes_len(change: &Change) -> usize {
+    match change {
+        Change::Emit { event_type, record, data } => {
+            event_type.len() + record.as_ref().map_or(0, String::len) + data.to_string().len()
+        }
+        Change::Put { key, value } => key.len() + value.len(),
+        Change::Delete { key } => key.len(),
     }
 }
 

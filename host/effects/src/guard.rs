@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::effect::{EffectCall, EffectFailure, EffectReply, Safety};
+use counterfoil_domain::effect::{Answer, EffectCall, EffectFailure, EffectReply, Safety};
 use counterfoil_domain::id::{EffectId, LeaseId};
 use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::ports::{EffectPort, Faults, Site};
@@ -20,12 +20,12 @@ use counterfoil_domain::receipt::{
 };
 use counterfoil_domain::step::Stop;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
-use counterfoil_store::settle::OwnWrite;
+use counterfoil_store::settle::{Change, OwnWrite};
 use counterfoil_store::{Store, StoreError};
 
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed};
-use crate::kind::{self, Ask, Prepared};
+use crate::kind::{self, Act, Ask, Prepared};
 
 /// How the guard works.
 #[derive(Debug, Clone)]
@@ -81,7 +81,8 @@ impl Guard {
             std::mem::take(&mut *unwritten)
         };
         let mut progress = execution.progress();
-        Finished { writes, lose: std::mem::take(&mut progress.lose), stop: progress.stop.take() }
+        let own = progress.take_changes();
+        Finished { writes, own, lose: std::mem::take(&mut progress.lose), stop: progress.stop.take() }
     }
 
     /// Writes answers that no step's end took with it, lease or no lease.
@@ -201,6 +202,7 @@ impl Inner {
             })
             .transpose()?;
         let default_key = slot_of(context, slot).receipt_id(0).to_string();
+        let progress = execution.progress();
         Ok(kind::prepare(Ask {
             context,
             call,
@@ -208,6 +210,7 @@ impl Inner {
             default_key,
             policy: self.client.policy(),
             timeout: self.config.timeout,
+            changes: &progress.changes,
         }))
     }
 
@@ -233,7 +236,10 @@ impl Inner {
                 journal.decide(call, execution.asker(), |id| progress.begun.contains(&id))
             };
             let (number, lost, resend) = match decision {
-                Decision::HandOver(recorded) => return Ok(Begun::Reply(recorded.into_reply())),
+                Decision::HandOver(recorded) => {
+                    Self::done_before(execution, prepared, &recorded);
+                    return Ok(Begun::Reply(recorded.into_reply()));
+                }
                 Decision::GoOn(id) => {
                     let receipt = Self::recorded_receipt(execution, id).ok_or(Stop::Rerun)?;
                     execution.progress().begun.insert(id);
@@ -251,12 +257,18 @@ impl Inner {
                 }
                 Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
             };
-            if let Err(message) = &prepared.exchange {
-                if resend {
+            match &prepared.act {
+                Err(message) if resend => {
                     Self::lose(execution, &lost);
                     return Err(Stop::Blocked { reason: format!("a re-send is refused: {message}") });
                 }
-                return Ok(Begun::Denied { number, message: message.clone() });
+                Err(message) => return Ok(Begun::Denied { number, message: message.clone() }),
+                Ok(Act::Known(answer)) => return Ok(Begun::Reply(EffectReply::Answered(answer.clone()))),
+                Ok(Act::Change { change, answer }) => {
+                    let receipt = Self::receipt(execution, placed, prepared, number);
+                    return Ok(Begun::Reply(Self::change(execution, receipt, change, answer)));
+                }
+                Ok(Act::Read(_) | Act::Exchange(_)) => {}
             }
             if prepared.facts.safety == Safety::ReadOnly {
                 return Ok(Begun::ReadOnly { number });
@@ -293,6 +305,22 @@ impl Inner {
             attempt: context.attempt,
             request,
             standing: Standing::Planned,
+        }
+    }
+
+    /// Keeps a change of our own database for the end of the step.
+    fn change(execution: &Execution, receipt: Receipt, change: &Change, answer: &Answer) -> EffectReply {
+        let standing = Standing::Committed(Recorded::Answer(answer.clone()));
+        match execution.progress().change(change.clone(), Receipt { standing, ..receipt }) {
+            Ok(()) => EffectReply::Answered(answer.clone()),
+            Err(limit) => EffectReply::Failed(EffectFailure::Limit(limit)),
+        }
+    }
+
+    /// What an earlier execution changed of our own database, the step's own reads find again as they did then.
+    fn done_before(execution: &Execution, prepared: &Prepared, recorded: &Recorded) {
+        if let (Ok(Act::Change { change, .. }), Recorded::Answer(_)) = (&prepared.act, recorded) {
+            execution.progress().changed_before(change.clone());
         }
     }
 

@@ -1,22 +1,26 @@
 //! The kinds of effect. A kind judges a call and prepares it; the guard decides whether it takes place, and then the kind
 //! makes it. A new kind is a file here and an arm in [`prepare`].
 
+mod emit;
 mod http;
+mod storage;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::connection::Abilities;
-use counterfoil_domain::effect::{EffectCall, EffectRequest, Safety};
+use counterfoil_domain::effect::{Answer, EffectCall, EffectRequest, Safety};
 use counterfoil_domain::limits::EFFECT_TIMEOUT_MS_MAX;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::Faults;
 use counterfoil_domain::receipt::RequestFacts;
 use counterfoil_domain::receipt::answer::Exchanged;
-use counterfoil_domain::receipt::request::Scope;
+use counterfoil_domain::receipt::request::{Canonical, Scope};
 use counterfoil_domain::workflow::definition::{Invariant, InvariantScope};
 use counterfoil_store::connection::Connection;
+use counterfoil_store::settle::Change;
+use counterfoil_store::{Store, StoreError};
 
 use crate::client::{Client, SendWindow};
 use crate::execution::ExecutionContext;
@@ -32,18 +36,42 @@ pub(crate) struct Ask<'a> {
     pub(crate) policy: &'a AddressPolicy,
     /// Total time of a call that names none.
     pub(crate) timeout: Duration,
+    /// What this execution has changed of our own database before, in order.
+    pub(crate) changes: &'a [Change],
 }
 
 /// A call, judged and ready.
 pub(crate) struct Prepared {
     /// What is kept of it, whether it may take place or not.
     pub(crate) facts: RequestFacts,
-    /// How it is made, or why it may not be, in the words that the guest gets.
-    pub(crate) exchange: Result<Box<dyn Exchange>, String>,
+    /// How it takes place, or why it may not, in the words that the guest gets.
+    pub(crate) act: Result<Act, String>,
     /// What the connection declares of its receiver.
     pub(crate) abilities: Abilities,
     /// The longest that it takes: as long as that, its request may still arrive.
     pub(crate) total: Duration,
+}
+
+/// How a call takes place.
+pub(crate) enum Act {
+    /// At somebody else's.
+    Exchange(Box<dyn Exchange>),
+    /// In our own database, when the step has succeeded.
+    Change {
+        change: Change,
+        /// What the guest gets at once.
+        answer: Answer,
+    },
+    /// By a look at our own database.
+    Read(Box<dyn Read>),
+    /// Not at all: it follows from what the step has done before, so that nothing of it need be kept.
+    Known(Answer),
+}
+
+/// A look at our own database.
+#[async_trait]
+pub(crate) trait Read: Send + Sync {
+    async fn read(&self, store: &Store) -> Result<Answer, StoreError>;
 }
 
 /// A call that may be made.
@@ -71,6 +99,10 @@ pub(crate) struct Outside<'a> {
 pub(crate) fn prepare(ask: Ask<'_>) -> Result<Prepared, String> {
     match &ask.call.request {
         EffectRequest::Http(request) => Ok(http::prepare(ask, request)),
+        EffectRequest::Emit { event_type, record_id, data } => {
+            Ok(emit::prepare(ask, emit::Event { name: event_type, record: record_id.as_deref(), data }))
+        }
+        EffectRequest::Storage(request) => Ok(storage::prepare(ask, request)),
         other => Err(format!("this host offers no effects of the kind `{}`", other.kind())),
     }
 }
@@ -107,6 +139,45 @@ fn grants<'a>(ask: &Ask<'a>, safety: Safety) -> Option<impl Iterator<Item = &'a 
             grant.kind == kind && (grant.safety == safety || safety == Safety::ReadOnly)
         }),
     )
+}
+
+/// Judges what a call on our own database says beside its request: there is nobody to repeat it to, and nothing to go
+/// through. Any grant of the kind allows reading, and any but a read-only one allows writing.
+fn judge_own(ask: &Ask<'_>, safety: Safety) -> Result<(), String> {
+    let (call, kind) = (ask.call, ask.call.request.kind());
+    let allows = |grant: &EffectGrant| {
+        grant.kind == kind && (safety == Safety::ReadOnly || grant.safety != Safety::ReadOnly)
+    };
+    if ask.context.grants.as_ref().is_some_and(|grants| !grants.iter().any(allows)) {
+        return Err(format!("the block's descriptor declares no `{kind}` effect that allows it"));
+    }
+    if call.connection.is_some() {
+        return Err(format!("an effect of the kind `{kind}` goes through no connection"));
+    }
+    if call.safety.is_some_and(|declared| declared != safety) {
+        return Err(format!(
+            "this effect of the kind `{kind}` is {}, whatever a block declares",
+            safety.name()
+        ));
+    }
+    if call.idempotency_key.is_some() {
+        return Err(format!(
+            "an effect of the kind `{kind}` is never repeated, and takes no idempotency key"
+        ));
+    }
+    Ok(())
+}
+
+/// A call on our own database, judged.
+fn own_prepared(
+    ask: Ask<'_>,
+    canonical: Canonical<'_>,
+    safety: Safety,
+    act: Result<Act, String>,
+) -> Prepared {
+    let scope = scope(ask.context, canonical.kind);
+    let facts = canonical.facts(safety, ask.default_key, scope);
+    Prepared { facts, act, abilities: Abilities::default(), total: Duration::ZERO }
 }
 
 /// The total time of a call: what it asks for, within bounds.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::step::{Conclusion, StepError};
 use counterfoil_domain::workflow::advance::{Event, advance};
+use counterfoil_effects::Finished;
 use counterfoil_store::StoreError;
 use counterfoil_store::settle::{
-    BlockVerdict, Blocking, OwnWrite, RetryLater, RetryVerdict, SettleVerdict, SettledState, SettledStep,
-    Settlement,
+    BlockVerdict, Blocking, OwnEffect, OwnWrite, RetryLater, RetryVerdict, SettleVerdict, SettledState,
+    SettledStep, Settlement,
 };
 use counterfoil_store::step::Claimed;
 use serde_json::Value;
@@ -31,14 +32,14 @@ pub(crate) async fn apply(
     done: Done,
 ) -> Option<Claimed> {
     let Done { conclusion, finished, logs } = done;
-    let (writes, lose) = (finished.writes, finished.lose);
+    let Finished { writes, own, lose, .. } = finished;
     match conclusion {
         Conclusion::Succeed(output) => {
-            let settled = Ending { output: Ok(output), writes, logs };
+            let settled = Ending { output: Ok(output), writes, own, logs };
             settle(inner, step, state, settled).await
         }
         Conclusion::Fail(error) => {
-            let settled = Ending { output: Err(error), writes, logs };
+            let settled = Ending { output: Err(error), writes, own: vec![], logs };
             settle(inner, step, state, settled).await
         }
         Conclusion::Retry { delay_ms, error } => {
@@ -85,6 +86,8 @@ pub(crate) async fn apply(
 struct Ending {
     output: Result<Value, StepError>,
     writes: Vec<OwnWrite>,
+    /// Only a step that succeeds changes anything of our own.
+    own: Vec<OwnEffect>,
     logs: Option<Value>,
 }
 
@@ -129,7 +132,7 @@ async fn refused(
 ) -> Option<Claimed> {
     tracing::error!(step = %step.fence.step, error = error as &dyn std::error::Error, "the end of a step cannot be stored");
     let failure = StepError::new(Code::OutputInvalid, "what the step ended with cannot be stored");
-    let ending = Ending { output: Err(failure), writes: settlement.writes, logs: None };
+    let ending = Ending { output: Err(failure), writes: settlement.writes, own: vec![], logs: None };
     let failed = self::settlement(inner, step, state, ending);
     match with_tries(|| inner.store.settle(&failed)).await {
         Ok(_) => None,
@@ -141,7 +144,7 @@ async fn refused(
 }
 
 fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -> Settlement {
-    let Ending { output, writes, logs } = ending;
+    let Ending { output, writes, own, logs } = ending;
     let (node, iteration) = (step.place.node.as_str(), step.place.iteration.as_slice());
     let happened = match &output {
         Ok(output) => Event::Succeeded { node, iteration, output },
@@ -157,6 +160,7 @@ fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -
         run: step.run,
         lineage: step.place.lineage,
         writes,
+        own,
         settled: SettledStep {
             step: step.fence.step,
             node: node.into(),

@@ -3,7 +3,7 @@
 //! A function takes a value and gives one verdict; only this room opens transactions. Every statement begins with the
 //! tenant, so that another tenant's id finds what an id finds that does not exist.
 //!
-//! Locks are taken in one order: the row in `open_runs`, the open step, its receipts. Whoever changes which steps a run
+//! Locks are taken in one order: the row in `open_runs`, the open step, its receipts, stored values by key. Whoever changes which steps a run
 //! has open takes the first; whoever ends an execution of a step, or settles what was unknown, takes the second before
 //! it looks at the third.
 
@@ -34,6 +34,7 @@ pub mod receipt;
 pub mod run;
 pub mod settle;
 pub mod step;
+mod stored;
 pub mod tenant;
 pub mod timeline;
 mod transaction;

@@ -10,6 +10,7 @@ mod hold;
 mod inline;
 mod next;
 mod open;
+mod own;
 mod retry;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub(crate) use self::answer::{Written, write};
 pub(crate) use self::inline::insert_inline;
 pub(crate) use self::open::OpenArrays;
+pub use self::own::{Change, OwnEffect};
 
 use crate::step::{Claimed, Fence, Wait};
 use crate::value::text_enum;
@@ -118,6 +120,8 @@ pub struct Settlement {
     pub lineage: LineageId,
     /// What commits with it, in order.
     pub writes: Vec<OwnWrite>,
+    /// What it does to our own database, in order. Only a step that succeeds does anything.
+    pub own: Vec<OwnEffect>,
     /// The step itself.
     pub settled: SettledStep,
     /// What the guest logged.

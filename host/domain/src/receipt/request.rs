@@ -51,27 +51,53 @@ pub fn http_facts(
         .filter(|(name, _)| !SECRET_HEADERS.contains(&name.as_str()) && name != "idempotency-key")
         .collect();
     headers.sort();
-    let canonical = json!({
-        "body": hex::encode(hash(&body)),
-        "connection": connection,
-        "headers": headers,
-        "kind": "http",
-        "method": request.method,
-        "url": request.url,
-    });
-    let destination =
-        json!({ "connection": connection, "kind": "http", "method": request.method, "url": request.url });
-    let destination = hash(canonical_json(&destination).as_bytes());
-    let request_hash = hash(canonical_json(&canonical).as_bytes());
-    RequestFacts {
-        kind: "http".into(),
-        safety,
-        connection: connection.map(Into::into),
-        destination,
-        request_hash,
-        content_key: content_key(scope, "http", &destination, &request_hash),
-        idempotency_key,
+    let canonical = Canonical {
+        kind: "http",
+        connection,
+        destination: json!({ "method": request.method, "url": request.url }),
+        content: json!({ "body": fingerprint(&body), "headers": headers }),
         preview: preview(request, url),
+    };
+    canonical.facts(safety, idempotency_key, scope)
+}
+
+/// A request in its canonical form, as its kind writes it down.
+#[derive(Debug)]
+pub struct Canonical<'a> {
+    /// Its kind.
+    pub kind: &'static str,
+    /// The connection that it goes through.
+    pub connection: Option<&'a str>,
+    /// Where it goes: an object.
+    pub destination: Value,
+    /// What else tells it from other requests: an object, whose names are none of the destination's.
+    pub content: Value,
+    /// What a person may read of it.
+    pub preview: Value,
+}
+
+impl Canonical<'_> {
+    /// What is kept of the request. `idempotency_key` is what will be sent.
+    pub fn facts(self, safety: Safety, idempotency_key: String, scope: Scope) -> RequestFacts {
+        let Self { kind, connection, mut destination, content, preview } = self;
+        destination["kind"] = kind.into();
+        destination["connection"] = connection.into();
+        let destination_hash = hash(canonical_json(&destination).as_bytes());
+        let mut request = destination;
+        if let (Value::Object(request), Value::Object(content)) = (&mut request, content) {
+            request.extend(content);
+        }
+        let request_hash = hash(canonical_json(&request).as_bytes());
+        RequestFacts {
+            kind: kind.into(),
+            safety,
+            connection: connection.map(Into::into),
+            destination: destination_hash,
+            request_hash,
+            content_key: content_key(scope, kind, &destination_hash, &request_hash),
+            idempotency_key,
+            preview,
+        }
     }
 }
 
@@ -113,6 +139,18 @@ fn canonical_body(request: &HttpRequest) -> Vec<u8> {
     }
 }
 
+/// The SHA-256 of a part that is too large to stand in a canonical form itself, in hexadecimal.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    hex::encode(hash(bytes))
+}
+
+/// As much of a body as a preview shows, as text.
+pub fn preview_body(body: &[u8]) -> String {
+    let shown = &body[..body.len().min(PREVIEW_BODY_BYTES_MAX)];
+    // A NUL would show as nothing; the replacement character says that something was there.
+    String::from_utf8_lossy(shown).replace('\0', "\u{fffd}")
+}
+
 fn preview(request: &HttpRequest, url: &str) -> Value {
     let field = |text: &str| bounded_text(text, PREVIEW_FIELD_BYTES_MAX);
     let headers: Vec<Value> = request
@@ -124,14 +162,11 @@ fn preview(request: &HttpRequest, url: &str) -> Value {
             json!([field(name), if secret { "(not shown)".into() } else { field(value) }])
         })
         .collect();
-    let shown = &request.body[..request.body.len().min(PREVIEW_BODY_BYTES_MAX)];
-    // A NUL would show as nothing; the replacement character says that something was there.
-    let body = String::from_utf8_lossy(shown).replace('\0', "\u{fffd}");
     json!({
         "method": field(&request.method),
         "url": bounded_text(url, PREVIEW_BODY_BYTES_MAX),
         "headers": headers,
-        "body": body,
+        "body": preview_body(&request.body),
         "body_bytes_len": request.body.len(),
     })
 }

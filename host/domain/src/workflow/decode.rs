@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::definition::{
-    BlockNode, Branch, Definition, DelayNode, EFFECT_KINDS, HttpNode, Invariant, Node, SetNode, Step,
-    StopNode, SwitchNode, Trigger,
+    BlockNode, Branch, Definition, DelayNode, GUARDED_KINDS, HttpNode, Invariant, Node, OWN_KINDS, SetNode,
+    Step, StopNode, SwitchNode, Trigger,
 };
 use super::definition::{DedupMode, Retry};
 use super::problem::{ProblemCode, Problems};
@@ -114,9 +114,15 @@ impl Decoder<'_, '_> {
                 let message = format!("another invariant is called `{}`", invariant.id);
                 self.problems.at_value(&id_pointer, ProblemCode::NameTaken, message);
             }
-            if !EFFECT_KINDS.contains(&invariant.kind.as_str()) {
-                let message =
-                    format!("`{}` is no kind of effect; there are {}", invariant.kind, listed(&EFFECT_KINDS));
+            if !GUARDED_KINDS.contains(&invariant.kind.as_str()) {
+                let kind = &invariant.kind;
+                let message = if OWN_KINDS.contains(&kind.as_str()) {
+                    format!(
+                        "what `{kind}` writes commits with its step, exactly once: no invariant guards it"
+                    )
+                } else {
+                    format!("`{kind}` is no kind of effect; an invariant guards {}", listed(&GUARDED_KINDS))
+                };
                 self.problems.at_value(&child(&pointer, "kind"), ProblemCode::Schema, message);
             }
             invariants.push(invariant);

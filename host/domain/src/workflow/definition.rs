@@ -364,7 +364,9 @@ pub enum InvariantScope {
 }
 
 /// The kinds of effect that an invariant may be about.
-pub(super) const EFFECT_KINDS: [&str; 6] = ["http", "emit", "storage", "mail", "model", "worker"];
+pub(super) const GUARDED_KINDS: [&str; 4] = ["http", "mail", "model", "worker"];
+/// The kinds that take part in no invariant: what they write is our own, and commits with its step.
+pub(super) const OWN_KINDS: [&str; 2] = ["emit", "storage"];
 
 fn guarded() -> bool {
     true
@@ -379,7 +381,7 @@ fn name_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn kind_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": EFFECT_KINDS })
+    json_schema!({ "type": "string", "enum": GUARDED_KINDS })
 }
 
 fn safety_schema(_: &mut SchemaGenerator) -> Schema {

@@ -11,10 +11,10 @@ use counterfoil_domain::receipt::{
 use counterfoil_domain::step::Stop;
 use counterfoil_store::settle::{OwnWrite, Swap};
 
-use super::{Inner, Sendable, transition};
+use super::{Inner, Sendable, database, transition};
 use crate::client::SendWindow;
 use crate::execution::{Execution, Placed};
-use crate::kind::{Outside, Prepared};
+use crate::kind::{Act, Outside, Prepared};
 
 impl Inner {
     /// Makes the call of a dispatched receipt, and records what its answer means.
@@ -172,6 +172,7 @@ impl Inner {
         }
     }
 
+    /// Carries out what changes nothing, and journals what came of it.
     pub(super) async fn read(
         self: &Arc<Self>,
         execution: &Execution,
@@ -179,14 +180,18 @@ impl Inner {
         prepared: &Prepared,
         number: u64,
     ) -> Result<EffectReply, Stop> {
-        let window = SendWindow::open(self.config.lease * 4 / 5);
-        let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
-        let (standing, recorded) =
+        let (standing, recorded) = if let Ok(Act::Read(read)) = &prepared.act {
+            let recorded = Recorded::Answer(read.read(&self.store).await.map_err(database)?);
+            (Standing::Committed(recorded.clone()), recorded)
+        } else {
+            let window = SendWindow::open(self.config.lease * 4 / 5);
+            let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
             match meaning(exchanged, Safety::ReadOnly, &prepared.abilities.statuses, false) {
                 Meaning::Committed { recorded, .. } => (Standing::Committed(recorded.clone()), recorded),
                 Meaning::Rejected { recorded, .. } => (Standing::Rejected(recorded.clone()), recorded),
                 Meaning::Unknown { reason, .. } => return Err(Stop::Database { message: reason }),
-            };
+            }
+        };
         self.faults.reach(Site::BeforeAnswerRecorded);
         self.journal_unsent(execution, placed, prepared, number, standing).await;
         Ok(recorded.into_reply())
@@ -214,12 +219,16 @@ impl Inner {
         facts: &RequestFacts,
         window: &SendWindow,
     ) -> Exchanged {
-        match &prepared.exchange {
-            Ok(exchange) => {
+        match &prepared.act {
+            Ok(Act::Exchange(exchange)) => {
                 let out = Outside { client: &self.client, window, faults: &*self.faults };
                 exchange.exchange(out, facts).await
             }
             Err(message) => Exchanged::NotSent { denied: true, message: message.clone() },
+            Ok(Act::Change { .. } | Act::Read(_) | Act::Known(_)) => {
+                let message = "the slot is that of a call which is to be sent".into();
+                Exchanged::NotSent { denied: true, message }
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use counterfoil_domain::receipt::answer::Exchanged;
 use counterfoil_domain::receipt::request::http_facts;
 use counterfoil_store::connection::Connection;
 
-use super::{Ask, Exchange, Outside, Prepared, grants, scope, total};
+use super::{Act, Ask, Exchange, Outside, Prepared, grants, scope, total};
 use crate::client::{self, Budget, NotSent, NotSentKind, WireRequest};
 
 /// A request that may be sent, without what the host injects.
@@ -44,7 +44,7 @@ pub(super) fn prepare(ask: Ask<'_>, request: &HttpRequest) -> Prepared {
     // What is refused may hold anything; the receipt keeps what can be kept.
     let key = key.filter(|_| wire.is_ok()).unwrap_or(ask.default_key);
     let facts = http_facts(&request, &shown, ask.call.connection.as_deref(), safety, key, scope);
-    Prepared { facts, exchange: wire.map(|wire| Box::new(wire) as _), abilities, total }
+    Prepared { facts, act: wire.map(|wire| Act::Exchange(Box::new(wire))), abilities, total }
 }
 
 fn judge_key(key: &str) -> Result<(), String> {

@@ -4,6 +4,7 @@ mod answers;
 mod fence;
 mod journal;
 mod limits;
+mod own;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,19 +60,19 @@ impl Desk {
     }
 
     pub(crate) fn context(&self, claimed: &Claimed) -> ExecutionContext {
-        let grant = |safety| EffectGrant {
-            kind: "http".into(),
-            safety,
-            connections: vec!["p".into()],
-            hosts: vec![],
-        };
+        let http = |safety| EffectGrant { connections: vec!["p".into()], ..grant("http", safety) };
         ExecutionContext {
             fence: claimed.fence,
             run: claimed.run,
             workflow: self.work.workflow,
             place: claimed.place.clone(),
             attempt: claimed.attempt,
-            grants: Some(vec![grant(Safety::AtMostOnce), grant(Safety::Idempotent)]),
+            grants: Some(vec![
+                http(Safety::AtMostOnce),
+                http(Safety::Idempotent),
+                grant("emit", Safety::AtMostOnce),
+                grant("storage", Safety::AtMostOnce),
+            ]),
             invariants: self.invariants.clone().into(),
         }
     }
@@ -97,6 +98,7 @@ impl Desk {
             run: claimed.run,
             lineage: claimed.place.lineage,
             writes: finished.writes,
+            own: finished.own,
             settled: SettledStep {
                 step: claimed.fence.step,
                 node: claimed.place.node.clone(),
@@ -169,6 +171,11 @@ pub(crate) fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard>
     Ok(Guard::new(work.store.clone(), client, config, Arc::new(NoFaults)))
 }
 
+/// Leave for a kind of effect, without connections and hosts.
+pub(crate) fn grant(kind: &str, safety: Safety) -> EffectGrant {
+    EffectGrant { kind: kind.into(), safety, connections: vec![], hosts: vec![] }
+}
+
 /// A call through `p`.
 pub(crate) fn call(method: &str, path: &str, key: Option<&str>, safety: Option<Safety>) -> EffectCall {
     let body = if method == "GET" { vec![] } else { br#"{"cents":500}"#.to_vec() };
@@ -203,6 +210,11 @@ pub(crate) fn told(reply: &EffectReply) -> String {
             format!("limit {}", text.split(':').next().unwrap_or_default())
         }
         EffectReply::Stop => "nothing".into(),
+        EffectReply::Answered(Answer::Stored(value)) => match value.as_deref().map(String::from_utf8_lossy) {
+            Some(text) => format!("value {text}"),
+            None => "no value".into(),
+        },
+        EffectReply::Answered(Answer::Emitted) => "emitted".into(),
         other @ EffectReply::Answered(_) => format!("{other:?}"),
     }
 }

@@ -199,10 +199,13 @@ pub(crate) async fn insert_answered(
         "INSERT INTO receipts (
              tenant_id, id, lineage, run_id, step_id, epoch, node, iteration, slot_label, slot_ordinal,
              dispatch_number, position, attempt, kind, safety, connection, destination, request_hash,
-             content_key, idempotency_key, preview, state, lease_id, answered_at,
+             content_key, idempotency_key, preview, state, lease_id, dispatched_at, answered_at,
              answer_kind, answer_status, answer_headers, answer_body, answer_truncated)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-             $22, $23, now(), $24, $25, $26, $27, $28)
+             $22, $23,
+             -- What changes something takes place here and now.
+             CASE WHEN $22 = 'committed' AND $15 <> 'read-only' THEN now() END,
+             now(), $24, $25, $26, $27, $28)
          ON CONFLICT (tenant_id, id) DO NOTHING",
         receipt.tenant.0,
         receipt.id.0,

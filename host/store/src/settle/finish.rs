@@ -5,7 +5,8 @@ use counterfoil_domain::ports::Site;
 use super::advance::{advance, claimed};
 use super::conclude::conclude;
 use super::hold::hold_with_run;
-use super::{SettleVerdict, Settlement, Written, insert_inline, write};
+use super::own::{Change, OwnEffect, write_own};
+use super::{SettleVerdict, SettledState, Settlement, Written, insert_inline, write};
 use crate::transaction::{begin, undo};
 use crate::{Store, StoreError};
 
@@ -24,6 +25,14 @@ impl Store {
                 Written::Exists => return undo(tx, SettleVerdict::Rerun).await,
             }
         }
+        if !settlement.own.is_empty() {
+            if settlement.settled.state != SettledState::Succeeded {
+                return Err(StoreError::Unstorable("a step that did not succeed changes nothing"));
+            }
+            if !write_own(&mut tx, settlement).await? {
+                return undo(tx, SettleVerdict::Rerun).await;
+            }
+        }
         let kept = match &settlement.end {
             None => advance(&mut tx, settlement).await?,
             Some(end) => conclude(&mut tx, settlement, end, held.open_steps).await?.then_some(None),
@@ -37,7 +46,8 @@ impl Store {
         tx.commit().await?;
         self.inner.faults.reach(Site::AfterSettle);
         let next = kept.and_then(|kept| claimed(settlement, &kept));
-        if settlement.open.len() > usize::from(next.is_some()) {
+        let has_emitted = |own: &OwnEffect| matches!(own.change, Change::Emit { .. });
+        if settlement.open.len() > usize::from(next.is_some()) || settlement.own.iter().any(has_emitted) {
             self.wake();
         }
         Ok(SettleVerdict::Settled { next })

@@ -49,6 +49,9 @@ async fn illegal_rows_are_refused() {
         (CHECK, "UPDATE open_runs SET open_steps = -1".into()),
         (CHECK, "INSERT INTO deliveries SELECT id, id, id, id FROM tenants".into()),
         (CHECK, "INSERT INTO api_keys SELECT id, id, 'p', decode(repeat('00', 32), 'hex'), 'root', '' FROM tenants".into()),
+        (CHECK, "INSERT INTO stored_values SELECT id, '', '', id FROM tenants".into()),
+        (CHECK, "INSERT INTO stored_values SELECT id, repeat('ä', 257), '', id FROM tenants".into()),
+        (CHECK, "INSERT INTO stored_values SELECT id, 'k', decode(repeat('00', 65537), 'hex'), id FROM tenants".into()),
         (CHECK, "INSERT INTO tenants VALUES (gen_random_uuid(), 'Acme')".into()),
         (UNIQUE, "INSERT INTO tenants VALUES (gen_random_uuid(), 'acme')".into()),
     ] {

@@ -7,6 +7,7 @@ mod cost;
 mod dispatch;
 mod fence;
 mod intake;
+mod own;
 mod people;
 mod plans;
 mod resolution;

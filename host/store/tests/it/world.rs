@@ -196,6 +196,8 @@ impl World {
             "receipts",
             "receipt_history",
             "invariant_results",
+            "events",
+            "stored_values",
         ] {
             let query = format!("SELECT '{table}: ' || t::text FROM {table} t ORDER BY 1");
             let found: Vec<String> =
@@ -266,6 +268,7 @@ pub(crate) fn settlement(step: &Claimed) -> Settlement {
         run: step.run,
         lineage: step.place.lineage,
         writes: vec![],
+        own: vec![],
         settled: settled(step.run, &step.place.node, SettledState::Succeeded),
         logs: None,
         inline: vec![],

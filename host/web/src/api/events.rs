@@ -8,7 +8,7 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{EventId, RunId, TenantId};
-use counterfoil_domain::limits::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use counterfoil_domain::limits::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, is_key_text};
 use counterfoil_domain::step::holds_nul;
 use counterfoil_store::event::{NewEvent, Outcome};
 use serde::{Deserialize, Serialize};
@@ -256,20 +256,15 @@ fn cloud_event(item: Value, place: &str) -> Result<Event, Problem> {
 
 /// Whether an event can be kept as it is.
 fn check(event: &Event, place: &str) -> Result<(), Problem> {
-    if !is_text(&event.kind) {
+    if !is_key_text(&event.kind) {
         let detail = format!("a type has 1 to {NAME_BYTES_MAX} bytes, without control characters");
         return Err(Problem::bad_field(&format!("{place}/type"), detail));
     }
-    if event.record.as_deref().is_some_and(|record| !is_text(record)) {
+    if event.record.as_deref().is_some_and(|record| !is_key_text(record)) {
         let detail = format!("a record has 1 to {NAME_BYTES_MAX} bytes, without control characters");
         return Err(Problem::bad_field(&format!("{place}/record"), detail));
     }
     check_payload(&event.data, &format!("{place}/data"))
-}
-
-/// Whether a text can be an index key that people search for.
-pub(super) fn is_text(text: &str) -> bool {
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 /// Whether a payload can be kept.

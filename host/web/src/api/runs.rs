@@ -9,6 +9,7 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{LineageId, RunId};
+use counterfoil_domain::limits::is_key_text;
 use counterfoil_domain::workflow::{Plan, is_name};
 use counterfoil_store::receipt::{EffectFilter, Resumed};
 use counterfoil_store::run::{Cancelled, RunFilter, RunRow, RunState, RunView, Trigger};
@@ -20,7 +21,6 @@ use utoipa_axum::routes;
 
 use self::start::RunIn;
 use super::effects::{Effect, effects};
-use super::events::is_text;
 use super::timeline::{Timeline, timeline};
 use crate::auth::{Caller, Operator, Principal, Viewer};
 use crate::extract::{Json, JsonBody, Named, Params};
@@ -191,7 +191,7 @@ pub(crate) async fn runs(
 ) -> Result<Listed<Run>, Problem> {
     let page = params.page()?;
     let limit = page.limit;
-    if wanted.record.as_deref().is_some_and(|record| !is_text(record)) {
+    if wanted.record.as_deref().is_some_and(|record| !is_key_text(record)) {
         return Ok(Listed::all(Vec::new()));
     }
     let workflow = match wanted.workflow {

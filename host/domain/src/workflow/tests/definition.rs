@@ -75,6 +75,7 @@ invariants:
   - { id: one, kind: htp, rule: effect_at_most_once }
   - { id: one, kind: http, rule: effect_at_most_once }
   - { id: two, kind: http, rule: x }
+  - { id: own, kind: emit, rule: effect_at_most_once }
 "#;
     let told = told(text);
     assert_snapshot!(told);

@@ -1,6 +1,6 @@
 //! What a call may not be: each refusal reaches the guest as such, and nothing is sent.
 
-use counterfoil_domain::effect::{EffectCall, EffectRequest, HttpRequest, Safety, StorageRequest};
+use counterfoil_domain::effect::{EffectCall, EffectRequest, HttpRequest, Safety};
 use counterfoil_domain::limits::EFFECTS_PER_STEP_MAX;
 
 use super::{Desk, call, told};
@@ -54,13 +54,13 @@ async fn what_this_host_does_not_offer_is_denied() -> anyhow::Result<()> {
     let desk = Desk::new().await?;
     desk.work.admit("charge").await?;
     let claimed = desk.begin().await?;
-    let mut storage = call("POST", "/charges", Some("a"), None);
-    storage.request = EffectRequest::Storage(StorageRequest::Get("k".into()));
+    let mut worker = call("POST", "/charges", Some("a"), None);
+    worker.request = EffectRequest::Worker { queue: "print".into(), input: "{}".into() };
     let mut extra = call("POST", "/charges", Some("b"), None);
     extra.extra.push(("priority".into(), "high".into()));
     let mut nameless = call("POST", "/charges", Some("c"), None);
     nameless.connection = Some("p\0".into());
-    for call in [storage, extra, nameless] {
+    for call in [worker, extra, nameless] {
         assert_eq!(told(&desk.perform(&claimed, call).await), "denied");
     }
     assert_eq!(desk.provider.calls(), vec![]);

@@ -103,10 +103,11 @@ impl From<&ReceiptView> for Effect {
     }
 }
 
-/// What an effect is, in a line: of an HTTP call, its method and URL.
+/// What an effect is, in a line: what its kind calls it, or of an HTTP call its method and URL.
 pub(crate) fn summary(kind: &str, preview: &Value) -> String {
-    let line = match (preview["method"].as_str(), preview["url"].as_str()) {
-        (Some(method), Some(url)) => format!("{method} {url}"),
+    let line = match (preview["summary"].as_str(), preview["method"].as_str(), preview["url"].as_str()) {
+        (Some(line), ..) => line.to_owned(),
+        (None, Some(method), Some(url)) => format!("{method} {url}"),
         _ => kind.to_owned(),
     };
     bounded_text(&line, SUMMARY_BYTES_MAX)

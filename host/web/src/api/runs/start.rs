@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::expression::Scope;
 use counterfoil_domain::id::{LineageId, RunId};
-use counterfoil_domain::limits::NAME_BYTES_MAX;
+use counterfoil_domain::limits::{NAME_BYTES_MAX, is_key_text};
 use counterfoil_domain::workflow::advance::{Event, about_run, advance};
 use counterfoil_domain::workflow::is_name;
 use counterfoil_store::admission::{Admission, Admitted, Dedup};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{Run, read_plan};
-use crate::api::events::{check_payload, is_text};
+use crate::api::events::check_payload;
 use crate::auth::Principal;
 use crate::idempotency::{Created, Creating};
 use crate::problem::Problem;
@@ -44,7 +44,7 @@ pub(super) async fn start(
 ) -> Result<Created, Problem> {
     let input = body.input.unwrap_or_else(|| json!({}));
     check_payload(&input, "/input")?;
-    if body.record.as_deref().is_some_and(|record| !is_text(record)) {
+    if body.record.as_deref().is_some_and(|record| !is_key_text(record)) {
         let detail = format!("a record has 1 to {NAME_BYTES_MAX} bytes, without control characters");
         return Err(Problem::bad_field("/record", detail));
     }
