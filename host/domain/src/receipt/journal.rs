@@ -126,6 +126,23 @@ impl Journal {
         self.slot(slot).next().map(|receipt| receipt.request.idempotency_key.as_str())
     }
 
+    /// The key that the next dispatch of the slot, `next`, goes under: the one that it was first sent under, so that the
+    /// receiver recognises a repeat, or `own` if it never was. What was undone is not repeated but done anew, which a receiver
+    /// that remembers its key would not do: from then on the slot goes under the id of its next receipt.
+    pub fn key(&self, slot: &SlotKey, next: EffectId, own: &str) -> String {
+        let undone: Vec<&str> = self
+            .slot(slot)
+            .filter(|receipt| receipt.standing == Standing::Compensated)
+            .map(|receipt| receipt.request.idempotency_key.as_str())
+            .collect();
+        let mut keys = self.slot(slot).map(|receipt| receipt.request.idempotency_key.as_str());
+        match keys.find(|key| !undone.contains(key)) {
+            Some(first) => first.to_owned(),
+            None if undone.is_empty() => own.to_owned(),
+            None => next.to_string(),
+        }
+    }
+
     /// Decides a call.
     ///
     /// `begun` says whether this process has begun the receipt that is dispatched under the asker's own lease.
@@ -154,6 +171,10 @@ impl Journal {
             }
             Standing::Rejected(recorded) => {
                 self.refused(&in_slot, deciding, recorded, asker, next, call.safety)
+            }
+            // The newest did not take place, or no longer stands; of an older one nothing is said by that.
+            Standing::Abandoned | Standing::Compensated if in_slot.iter().any(|receipt| is_open(receipt)) => {
+                open(&in_slot, asker, next, call.safety)
             }
             Standing::Abandoned | Standing::Compensated => anew(),
             Standing::Planned | Standing::Prepared => Decision::GoOn(deciding.id),

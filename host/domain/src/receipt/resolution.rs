@@ -93,6 +93,9 @@ pub enum Unresolvable {
         "the request may still arrive until {0}; before that, nobody can know that it did not take place"
     )]
     TooEarly(DateTime<Utc>),
+    /// The same effect is under way again, under the same key, and its answer is still to come.
+    #[error("another dispatch of this effect is under way; once its outcome is known, both can be resolved")]
+    UnderWay,
     /// Evidence is what makes a resolution.
     #[error("say how it is known (evidence), in at most {ERROR_TEXT_BYTES_MAX} bytes")]
     NoEvidence,
@@ -154,6 +157,46 @@ pub fn resolve(
         .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
 }
 
+/// What the end of one receipt means for the other receipts of its slot, judged at `now`: those whose outcome is open went
+/// under the same key, so that to the receiver they are the same effect. If it took place, they have its answer; if it was
+/// undone, it is undone for all of them. That it did not take place says nothing of what may still arrive.
+///
+/// # Errors
+/// [`Unresolvable`] if the effect was undone while another dispatch of it can still be answered.
+pub fn siblings<'a>(
+    end: &Transition,
+    slot: impl IntoIterator<Item = &'a Receipt>,
+    now: DateTime<Utc>,
+) -> Result<Vec<Transition>, Unresolvable> {
+    let open = slot.into_iter().filter(|receipt| {
+        let state = receipt.standing.state();
+        receipt.id != end.receipt() && matches!(state, ReceiptState::Dispatched | ReceiptState::Unknown)
+    });
+    match (end.to(), end.recorded(), end.what()) {
+        (ReceiptState::Committed | ReceiptState::Verified, Some(recorded), _) => open
+            .map(|receipt| {
+                let what = Move::VerifyBySibling { sibling: end.receipt(), recorded: recorded.clone() };
+                planned(receipt, end.by(), what)
+            })
+            .collect(),
+        (ReceiptState::Compensated, _, Move::Resolve(resolution)) => open
+            .map(|receipt| match &receipt.standing {
+                Standing::Unknown { absence_known_at, .. } if now < *absence_known_at => {
+                    Err(Unresolvable::TooEarly(*absence_known_at))
+                }
+                Standing::Unknown { .. } => planned(receipt, end.by(), Move::Resolve(resolution.clone())),
+                _ => Err(Unresolvable::UnderWay),
+            })
+            .collect(),
+        _ => Ok(vec![]),
+    }
+}
+
+fn planned(receipt: &Receipt, by: &Actor, what: Move) -> Result<Transition, Unresolvable> {
+    Transition::new(receipt.tenant, receipt.id, receipt.standing.state(), by.clone(), what)
+        .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
+}
+
 /// What is handed over cannot be taken back, so it must be what an acting provider could have answered.
 fn judge_answer(response: &HttpResponse) -> Result<(), Unresolvable> {
     if !(200..400).contains(&response.status) {
@@ -171,7 +214,12 @@ fn judge_answer(response: &HttpResponse) -> Result<(), Unresolvable> {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
+    use crate::effect::Safety;
+    use crate::id::{EffectId, LeaseId, LineageId, Place, RunId, StepId, TenantId};
+    use crate::receipt::{RequestFacts, SlotKey};
 
     #[test]
     fn an_answer_is_one_that_an_acting_provider_could_give() {
@@ -188,5 +236,62 @@ mod tests {
         }
         let broken = HttpResponse { status: 200, headers: json, body: b"{\"a\":".to_vec(), truncated: false };
         assert!(matches!(judge_answer(&broken), Err(Unresolvable::NotJson(_))));
+    }
+
+    #[test]
+    fn what_settles_one_dispatch_settles_the_others_of_its_key() {
+        let answer = Recorded::Answer(Answer::Emitted);
+        let unknown = |absence_known_at| Standing::Unknown {
+            reason: String::new(),
+            dispatched_at: DateTime::UNIX_EPOCH,
+            absence_known_at,
+        };
+        let (now, later) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::Duration::seconds(1));
+        let under_way = Standing::Dispatched { lease: LeaseId(Uuid::nil()), at: now };
+        let cases = [
+            (Outcome::Committed, unknown(later), Ok(vec![ReceiptState::Verified])),
+            (Outcome::Verified, under_way.clone(), Ok(vec![ReceiptState::Verified])),
+            (Outcome::Verified, Standing::Abandoned, Ok(vec![])),
+            (Outcome::Abandoned, unknown(now), Ok(vec![])),
+            (Outcome::Compensated, unknown(now), Ok(vec![ReceiptState::Compensated])),
+            (Outcome::Compensated, unknown(later), Err(Unresolvable::TooEarly(later))),
+            (Outcome::Compensated, under_way, Err(Unresolvable::UnderWay)),
+            (Outcome::Compensated, Standing::Rejected(answer.clone()), Ok(vec![])),
+        ];
+        for (outcome, other, expected) in cases {
+            let recorded = outcome.needs_answer().then(|| answer.clone());
+            let resolution =
+                Resolution { outcome, evidence: "seen".into(), recorded, provider_receipt_id: None };
+            let slot = [receipt(0, unknown(now)), receipt(1, other.clone())];
+            let end = resolve(&slot[0], resolution, Actor::Verifier, now).expect("it is unknown");
+            let found = siblings(&end, &slot, now)
+                .map(|siblings| siblings.iter().map(Transition::to).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{outcome:?} {other:?}");
+        }
+    }
+
+    fn receipt(dispatch_number: u64, standing: Standing) -> Receipt {
+        Receipt {
+            id: EffectId(Uuid::from_u128(dispatch_number.into())),
+            tenant: TenantId(Uuid::nil()),
+            run: RunId(Uuid::nil()),
+            step: StepId(Uuid::nil()),
+            place: Place { lineage: LineageId(Uuid::nil()), node: "n".into(), iteration: vec![] },
+            slot: SlotKey::Ordinal(0),
+            dispatch_number,
+            position: 0,
+            attempt: 1,
+            request: RequestFacts {
+                kind: "http".into(),
+                safety: Safety::Idempotent,
+                connection: None,
+                destination: [0; 32],
+                request_hash: [0; 32],
+                content_key: [0; 16],
+                idempotency_key: "k".into(),
+                preview: serde_json::Value::Null,
+            },
+            standing,
+        }
     }
 }

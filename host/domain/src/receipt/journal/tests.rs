@@ -180,6 +180,45 @@ fn a_refused_resend_says_nothing_while_an_older_dispatch_is_unknown() {
 }
 
 #[test]
+fn the_newest_dispatch_says_nothing_of_an_older_one_that_is_unknown() {
+    for newest in [Standing::Abandoned, Standing::Compensated] {
+        for (safety, expected) in
+            [(Safety::AtMostOnce, "block"), (Safety::Idempotent, "dispatch 2 under the same key")]
+        {
+            let receipts =
+                vec![receipt("a", 0, 0, 1, safety, unknown()), receipt("a", 0, 1, 1, safety, newest.clone())];
+            assert_eq!(decide(receipts, "a", safety, 1, false), expected, "{newest:?} {safety:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slot_keeps_its_key_until_its_effect_is_undone() {
+    let rejected = || Standing::Rejected(refusal());
+    let cases = [
+        (vec![], "own"),
+        (vec![("k", unknown())], "k"),
+        (vec![("k", Standing::Abandoned), ("k", unknown())], "k"),
+        (vec![("k", Standing::Compensated)], "next"),
+        (vec![("k", Standing::Compensated), ("k", rejected())], "next"),
+        (vec![("k", rejected()), ("k", Standing::Compensated)], "next"),
+        (vec![("k", Standing::Compensated), ("l", unknown())], "l"),
+        (vec![("k", Standing::Compensated), ("l", Standing::Compensated)], "next"),
+    ];
+    let next = EffectId(Uuid::from_u128(9));
+    for (receipts, expected) in cases {
+        let dispatches = (0..).zip(&receipts).map(|(number, (key, standing))| {
+            let mut receipt = receipt("a", 0, number, 1, Safety::Idempotent, standing.clone());
+            receipt.request.idempotency_key = (*key).into();
+            receipt
+        });
+        let key = Journal::new(dispatches.collect()).key(&SlotKey::Label("a".into()), next, "own");
+        let expected = if expected == "next" { next.to_string() } else { expected.to_owned() };
+        assert_eq!(key, expected, "{receipts:?}");
+    }
+}
+
+#[test]
 fn a_call_that_differs_from_what_may_have_happened_diverges() {
     let standings = [
         (dispatched(THEIRS), true),

@@ -166,7 +166,7 @@ fn recorded(answer: AnswerGiven) -> Result<Recorded, Problem> {
 fn refused(why: &Unresolvable) -> Problem {
     match why {
         Unresolvable::NotUnknown(_) => Problem::new(Code::NotUnknown, why.to_string()),
-        Unresolvable::TooEarly(_) => Problem::new(Code::TooEarly, why.to_string()),
+        Unresolvable::TooEarly(_) | Unresolvable::UnderWay => Problem::new(Code::TooEarly, why.to_string()),
         Unresolvable::NoEvidence => Problem::bad_field("/evidence", why.to_string()),
         Unresolvable::NoAnswer | Unresolvable::NeedlessAnswer => {
             Problem::bad_field("/answer", why.to_string())
