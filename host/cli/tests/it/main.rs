@@ -6,5 +6,6 @@ mod crash_walk;
 mod definition;
 mod host;
 mod program;
+mod secrets;
 mod usage;
 mod world;
