@@ -59,6 +59,70 @@ async fn the_loser_of_a_step_does_not_go_on_to_the_next() -> anyhow::Result<()> 
     Ok(())
 }
 
+/// 12: an execution that is begun again after a crash is the same attempt, and the attempts of a step are all counted.
+#[tokio::test]
+async fn a_crash_gives_a_step_none_of_its_attempts_back() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            r"
+name: patient
+steps:
+  - charge:
+      http: { connection: p, method: POST, url: /charges, body: {}, safety: idempotent }
+      retry: { attempts: 3, delays: [1h] }
+",
+        )
+        .await?;
+    let run = house.start("patient", json!({})).await?;
+    // Each attempt loses its host in the middle of its call, and is then refused for now.
+    for attempt in 1..=3 {
+        house.provider.script("/charges", Act::held());
+        house.provider.script("/charges", Act::status(429));
+        house.work.let_time_pass().await?;
+        let lost = house.host()?;
+        house.provider.wait_for_calls(attempt * 2 - 1).await?;
+        drop(lost);
+        house.work.let_time_pass().await?;
+        let host = house.host()?;
+        house.provider.wait_for_calls(attempt * 2).await?;
+        host.stop().await?;
+    }
+    let view = house.ended(run).await?;
+    // An outcome is still unknown, so that the step is blocked, and not failed, when its attempts are used up.
+    assert_eq!(view.row.state, RunState::Blocked, "{view:?}");
+    assert_eq!(house.provider.calls().len(), 6, "three attempts, each of them begun twice");
+    assert_eq!(house.work.count("SELECT attempt::bigint FROM open_steps").await?, 3);
+    Ok(())
+}
+
+/// 13: a worker that is slow, and not dead, ends its step as failed when another has ended the flow as succeeded.
+#[tokio::test]
+async fn a_late_failure_does_not_fail_a_flow_that_has_succeeded() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            "name: once\nsteps:\n  - charge: { http: { connection: p, method: POST, url: /charges, body: {}, safety: idempotent } }\n",
+        )
+        .await?;
+    house.provider.script("/charges", Act { hold: true, ..Act::status(402) });
+    let slow = house.host()?;
+    let run = house.start("once", json!({})).await?;
+    house.provider.wait_for_calls(1).await?;
+    house.work.let_time_pass().await?;
+    let other = house.host()?;
+    assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    house.provider.release();
+    house.provider.wait_until(|calls| calls.iter().all(|call| call.outcome.is_some())).await?;
+    // Whatever the slow one has still to write, it has written then.
+    slow.stop().await?;
+    other.stop().await?;
+    assert_eq!(house.run(run).await?.row.state, RunState::Succeeded);
+    assert_eq!(house.steps(run).await?, ["charge succeeded 1"]);
+    assert_eq!(house.work.receipts().await?, ["#0:0 verified", "#0:1 committed"]);
+    Ok(())
+}
+
 /// 14: a host that cannot run a block leaves its steps to the others, and uses up none of their attempts.
 #[tokio::test]
 async fn a_host_without_a_block_leaves_it_to_others() -> anyhow::Result<()> {

@@ -3,5 +3,4 @@
 mod faults;
 mod house;
 mod intake;
-mod rate;
 mod runs;

@@ -70,7 +70,7 @@ async fn is_refused(
 #[tokio::test]
 async fn a_stale_owner_changes_nothing() {
     let world = World::new().await;
-    for how in ["taken over", "cancelled", "handed back"] {
+    for how in ["taken over", "finished by another", "cancelled", "handed back"] {
         world.start(&["a"]).await;
         let owner = one(world.claim(LEASE).await);
         let sent = world.send(&owner, receipt(&owner, 0, Safety::AtMostOnce)).await;
@@ -78,6 +78,16 @@ async fn a_stale_owner_changes_nothing() {
             "taken over" => {
                 world.execute("UPDATE open_steps SET vt = now()").await.expect("expires");
                 one(world.claim(LEASE).await);
+            }
+            // Its late end, a failure among them, changes nothing of a flow that has succeeded.
+            "finished by another" => {
+                let expired = format!("UPDATE open_steps SET vt = now() WHERE id = '{}'", owner.fence.step.0);
+                world.execute(&expired).await.expect("expires");
+                let other = one(world.claim(LEASE).await);
+                let end = Some(run_end(RunEndState::Succeeded));
+                let settlement = Settlement { writes: answer(&sent), end, ..settlement(&other) };
+                let settled = world.store.settle(&settlement).await;
+                assert!(matches!(settled, Ok(SettleVerdict::Settled { next: None })), "{settled:?}");
             }
             "cancelled" => {
                 let cancelled =

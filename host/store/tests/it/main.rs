@@ -2,7 +2,6 @@
 
 mod admission;
 mod claim;
-mod connections;
 mod constraints;
 mod cost;
 mod dispatch;

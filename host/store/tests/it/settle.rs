@@ -7,7 +7,7 @@ use counterfoil_domain::id::HostId;
 use counterfoil_domain::receipt::{ReceiptState, Standing};
 use counterfoil_store::run::{Cancelled, RunState};
 use counterfoil_store::settle::{
-    NewStep, OwnWrite, RetryLater, RunEndState, SettleVerdict, SettledState, Settlement,
+    NewStep, OwnWrite, RetryLater, RetryVerdict, RunEndState, SettleVerdict, SettledState, Settlement,
 };
 use counterfoil_store::step::{Fence, Wait};
 use serde_json::json;
@@ -280,4 +280,21 @@ async fn a_retry_waits_and_is_another_attempt() {
     let ended: Vec<_> =
         timeline.attempts.iter().map(|attempt| (attempt.attempt, attempt.ended.name())).collect();
     assert_eq!(ended, [(1, "retry"), (2, "retry")]);
+}
+
+/// Steps of one run that are open at once count their attempts by themselves, and a lost host uses none up.
+#[tokio::test]
+async fn attempts_are_counted_for_each_step() {
+    let world = World::new().await;
+    world.start(&["a", "b"]).await;
+    for attempt in 1..=3 {
+        let mut claimed = world.claim(LEASE).await;
+        claimed.sort_by(|one, other| one.place.node.cmp(&other.place.node));
+        let counted: Vec<_> = claimed.iter().map(|step| (step.place.node.as_str(), step.attempt)).collect();
+        assert_eq!(counted, [("a", attempt), ("b", 1)]);
+        let waits = world.store.retry_later(&retry(&claimed[0], Duration::ZERO)).await;
+        assert_eq!(waits.expect("answers"), RetryVerdict::Waiting);
+        // The host of `b` is lost.
+        world.execute("UPDATE open_steps SET vt = now()").await.expect("expires");
+    }
 }
