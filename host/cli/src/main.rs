@@ -25,7 +25,6 @@ mod progress;
 mod receipt;
 mod run;
 mod schema;
-mod secret;
 mod serve;
 mod telemetry;
 mod tenant;

@@ -10,7 +10,6 @@ use counterfoil_domain::key::{ApiKey, Pepper};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Faults;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
-use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
@@ -35,6 +34,8 @@ pub(crate) struct Host {
     web: WebState,
     listener: TcpListener,
     url: Url,
+    /// By which the database knows its leases.
+    id: HostId,
 }
 
 /// Takes the port, before anything is started that takes longer.
@@ -100,8 +101,7 @@ impl Host {
             absence_margin: config.effects.absence_margin,
             receipts: config.effects.receipts,
         };
-        let secrets = secrets(config);
-        let guard = Arc::new(Guard::new(store.clone(), client, secrets.clone(), guard, Arc::clone(&faults)));
+        let guard = Arc::new(Guard::new(store.clone(), client, guard, Arc::clone(&faults)));
         let sandbox = SandboxConfig {
             cache_dir: config.data.blocks_dir(),
             allocation: Allocation::Pooled,
@@ -109,8 +109,9 @@ impl Host {
             limits: StepLimits::DEFAULT,
         };
         let sandbox = Arc::new(Sandbox::new(sandbox, Arc::clone(&guard) as _)?);
+        let id = HostId(Uuid::now_v7());
         let engine = EngineConfig {
-            host: HostId(Uuid::now_v7()),
+            host: id,
             lease: config.engine.lease,
             renew_every: config.engine.renew,
             in_flight_max: config.engine.in_flight_max,
@@ -122,7 +123,6 @@ impl Host {
         let web = WebState {
             store: store.clone(),
             inspector: sandbox,
-            sealer: Arc::new(secrets),
             addresses: config.effects.policy(),
             pepper,
             clock: Utc::now,
@@ -131,7 +131,7 @@ impl Host {
             login_links: LoginLinks::default(),
         };
         let url = format!("http://{}/", listener.local_addr()?).parse()?;
-        Ok(Self { store, engine, web, listener, url })
+        Ok(Self { store, engine, web, listener, url, id })
     }
 
     /// Where it listens.
@@ -151,8 +151,8 @@ impl Host {
     /// # Errors
     /// A part ended by itself.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let Self { store, engine, web, listener, url } = self;
-        tracing::info!(%url, "serving");
+        let Self { store, engine, web, listener, url, id } = self;
+        tracing::info!(%url, host = %id, "serving");
         let listening = CancellationToken::new();
         let wakes = tokio::spawn({
             let (store, listening) = (store, listening.clone());
@@ -195,15 +195,10 @@ async fn serve(listener: TcpListener, web: WebState, stop: &CancellationToken) -
     }
 }
 
-/// Secrets of connections, under the keys of the configured file.
-pub(crate) fn secrets(config: &Config) -> Secrets {
-    Secrets::new(config.secrets.keys_file.clone(), random)
-}
-
 /// Fills the slice with random bytes, fit for secrets.
 ///
 /// # Panics
 /// If the operating system has none, which it has from boot on; without them no secret can be made.
-pub(crate) fn random(bytes: &mut [u8]) {
+fn random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random bytes");
 }

@@ -2,7 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -10,6 +11,7 @@ use counterfoil_domain::ports::Site;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::http::{self, Reply};
@@ -53,10 +55,14 @@ impl HostConfig {
 #[derive(Debug)]
 pub struct Host {
     child: Child,
+    /// Empty until it serves.
     base: String,
     key: String,
     log: PathBuf,
 }
+
+/// Names the logs of one process's hosts, which may share a directory.
+static LOGS: AtomicU32 = AtomicU32::new(0);
 
 impl Host {
     /// Starts a host on a free port and waits until it is ready.
@@ -64,29 +70,59 @@ impl Host {
     /// # Errors
     /// It ends first, or takes longer than [`PATIENCE`].
     pub async fn start(config: &HostConfig, key: &str) -> anyhow::Result<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let log = config.data_dir.join(format!("host-{port}.log"));
+        let mut host = Self::launch(config, key)?;
+        if !host.is_serving().await? {
+            let status = host.child.wait().await?;
+            bail!("the host ended with {status} before it was ready:\n{}", host.log());
+        }
+        host.wait_until_ready().await?;
+        Ok(host)
+    }
+
+    /// Starts a host on a free port, and does not wait for anything.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn launch(config: &HostConfig, key: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&config.data_dir)?;
+        let log = config.data_dir.join(format!("host-{}.log", LOGS.fetch_add(1, Ordering::Relaxed)));
         let mut command = Command::new(&config.binary);
         command
             .arg("serve")
             .arg("--data-dir")
             .arg(&config.data_dir)
-            .arg("--listen")
-            .arg(format!("127.0.0.1:{port}"))
+            .args(["--listen", "127.0.0.1:0"])
             .env("DATABASE_URL", &config.database_url)
             .env("COUNTERFOIL__ENGINE__LEASE_MS", config.lease_ms.to_string())
             .env("COUNTERFOIL__ENGINE__RENEW_MS", (config.lease_ms / 3).max(1).to_string())
             .env("COUNTERFOIL__EFFECTS__ALLOW_LOOPBACK", "true")
             .envs(config.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&log)?)
             .kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("starting {}", config.binary.display()))?;
-        let mut host = Self { child, base: format!("http://127.0.0.1:{port}"), key: key.into(), log };
-        host.wait_until_ready().await?;
-        Ok(host)
+        Ok(Self { child, base: String::new(), key: key.into(), log })
+    }
+
+    /// Waits until it says where it serves. False if it ended first.
+    ///
+    /// # Errors
+    /// It says something else, or nothing within [`PATIENCE`].
+    pub async fn is_serving(&mut self) -> anyhow::Result<bool> {
+        let Some(stdout) = self.child.stdout.take() else { return Ok(!self.base.is_empty()) };
+        let mut said = String::new();
+        let mut stdout = BufReader::new(stdout);
+        tokio::time::timeout(PATIENCE, stdout.read_line(&mut said))
+            .await
+            .context("the host says nothing")??;
+        if said.is_empty() {
+            return Ok(false);
+        }
+        let url =
+            said.trim().strip_prefix("serving at ").with_context(|| format!("the host says {said:?}"))?;
+        url.trim_end_matches('/').clone_into(&mut self.base);
+        Ok(true)
     }
 
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
@@ -104,9 +140,31 @@ impl Host {
         }
     }
 
+    /// Waits until the process has ended, however it does.
+    ///
+    /// # Errors
+    /// It could not be waited for.
+    pub async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
+    /// The file of its log.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
     /// Where it listens.
     pub fn base(&self) -> &str {
         &self.base
+    }
+
+    /// Speaks to it as somebody else.
+    pub fn as_holder_of<'a>(&'a self, key: &'a str) -> Caller<'a> {
+        Caller { base: &self.base, key }
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        self.as_holder_of(&self.key)
     }
 
     /// What it has logged.
@@ -119,10 +177,7 @@ impl Host {
     /// # Errors
     /// The host is not there.
     pub async fn send(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Reply> {
-        let authorization = format!("Bearer {}", self.key);
-        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-        let body = if body.is_null() { vec![] } else { body.to_string().into_bytes() };
-        http::send(&self.base, method, path, &headers, body).await
+        self.caller().send(method, path, body).await
     }
 
     /// Sends a request and expects success.
@@ -130,10 +185,7 @@ impl Host {
     /// # Errors
     /// The host is not there, or refuses.
     pub async fn call(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let reply = self.send(method, path, body).await?;
-        let value = if reply.body.is_empty() { Value::Null } else { reply.json()? };
-        ensure!(reply.status < 300, "{method} {path}: status {}: {value}", reply.status);
-        Ok(value)
+        self.caller().call(method, path, body).await
     }
 
     /// Uploads a block.
@@ -141,12 +193,7 @@ impl Host {
     /// # Errors
     /// The file cannot be read, or the host refuses it.
     pub async fn push_block(&self, name: &str, file: &Path) -> anyhow::Result<Value> {
-        let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let authorization = format!("Bearer {}", self.key);
-        let headers = [("authorization", authorization.as_str()), ("content-type", "application/wasm")];
-        let reply = http::send(&self.base, "POST", &format!("/v1/blocks/{name}"), &headers, bytes).await?;
-        ensure!(reply.status < 300, "uploading {name}: {}", reply.json()?);
-        reply.json()
+        self.caller().push_block(name, file).await
     }
 
     /// Saves and activates a workflow, written as JSON.
@@ -154,10 +201,7 @@ impl Host {
     /// # Errors
     /// The host refuses it.
     pub async fn activate(&self, definition: &Value) -> anyhow::Result<()> {
-        let name = definition["name"].as_str().context("a workflow has a name")?;
-        self.call("PUT", &format!("/v1/workflows/{name}"), definition).await?;
-        self.call("POST", &format!("/v1/workflows/{name}/activate"), &json!({})).await?;
-        Ok(())
+        self.caller().activate(definition).await
     }
 
     /// Starts a run and returns its id.
@@ -230,5 +274,60 @@ impl Host {
         let status =
             tokio::time::timeout(PATIENCE, self.child.wait()).await.context("the host lives on")??;
         status.code().with_context(|| format!("the host ended with {status}"))
+    }
+}
+
+/// Somebody who speaks to a host.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    base: &'a str,
+    key: &'a str,
+}
+
+impl Caller<'_> {
+    /// Sends a request as the tenant.
+    ///
+    /// # Errors
+    /// The host is not there.
+    pub async fn send(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Reply> {
+        let authorization = format!("Bearer {}", self.key);
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        let body = if body.is_null() { vec![] } else { body.to_string().into_bytes() };
+        http::send(self.base, method, path, &headers, body).await
+    }
+
+    /// Sends a request and expects success.
+    ///
+    /// # Errors
+    /// The host is not there, or refuses.
+    pub async fn call(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let reply = self.send(method, path, body).await?;
+        let value = if reply.body.is_empty() { Value::Null } else { reply.json()? };
+        ensure!(reply.status < 300, "{method} {path}: status {}: {value}", reply.status);
+        Ok(value)
+    }
+
+    /// Uploads a block.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the host refuses it.
+    pub async fn push_block(&self, name: &str, file: &Path) -> anyhow::Result<Value> {
+        let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let authorization = format!("Bearer {}", self.key);
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/wasm")];
+        let reply = http::send(self.base, "POST", &format!("/v1/blocks/{name}"), &headers, bytes).await?;
+        ensure!(reply.status < 300, "uploading {name}: {}", reply.json()?);
+        reply.json()
+    }
+
+    /// Saves and activates a workflow, written as JSON.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub async fn activate(&self, definition: &Value) -> anyhow::Result<()> {
+        let name = definition["name"].as_str().context("a workflow has a name")?;
+        self.call("PUT", &format!("/v1/workflows/{name}"), definition).await?;
+        self.call("POST", &format!("/v1/workflows/{name}/activate"), &json!({})).await?;
+        Ok(())
     }
 }

@@ -15,8 +15,6 @@ pub struct Reply {
     pub status: u16,
     /// Content type, empty without one.
     pub content_type: String,
-    /// The cookie that it sets, as a browser sends it back; empty without one.
-    pub cookie: String,
     /// Body.
     pub body: Bytes,
 }
@@ -32,7 +30,7 @@ impl Reply {
     }
 }
 
-/// Sends one request to `http://127.0.0.1:port` or the like.
+/// Sends one request to `http://127.0.0.1:port` or the like. Its `host` is that of the URL, unless the headers have one.
 ///
 /// # Errors
 /// The host is not there, or hangs up.
@@ -47,19 +45,18 @@ pub async fn send(
     let stream = TcpStream::connect(authority).await.with_context(|| format!("connecting to {base}"))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driving = tokio::spawn(connection);
-    let mut request = http::Request::builder().method(method).uri(path).header("host", authority);
+    let mut request = http::Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request = request.header("host", authority);
+    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let response = sender.send_request(request.body(Full::new(body.into()))?).await?;
     let status = response.status().as_u16();
-    let header = |name: &str| {
-        let value = response.headers().get(name).and_then(|value| value.to_str().ok());
-        value.unwrap_or_default().to_owned()
-    };
-    let content_type = header("content-type");
-    let cookie = header("set-cookie").split(';').next().unwrap_or_default().to_owned();
+    let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_owned();
     let body = response.into_body().collect().await?.to_bytes();
     driving.abort();
-    Ok(Reply { status, content_type, cookie, body })
+    Ok(Reply { status, content_type, body })
 }

@@ -1,103 +1,196 @@
 //! The invariants, checked by joins over what the provider saw and what the database says.
 
+mod calls;
+mod rows;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use chrono::{DateTime, Utc};
-use counterfoil_domain::id::EffectId;
+use counterfoil_domain::id::{EffectId, TenantId};
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::{FromRow, PgPool};
 use uuid::Uuid;
 
+pub use self::rows::{Expected, Timer};
+
 use crate::provider::Call;
 
-/// Clocks of one machine, read by two processes and kept in milliseconds.
-const CLOCK_SLACK_MS: i64 = 2;
-
 /// What the joins found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Reconciled {
     /// Calls that the provider received and that may have changed something.
     pub calls: usize,
-    /// Calls beyond the first for a receipt.
+    /// Calls beyond those that receipts stand for: more than dispatches, or done twice at most once, or with content that
+    /// an invariant allows once.
     pub duplicates: usize,
-    /// Calls that no settled or open step has as a committed effect, and receipts so marked without a call.
+    /// Calls that took place and that no step has as a committed effect, and receipts so marked without a call.
     pub lost: usize,
-    /// Receipts whose outcome is unknown.
+    /// Receipts whose outcome is unknown now.
     pub unknown: usize,
     /// Those of them that carry a reason and that the provider's log decides.
     pub explained: usize,
+    /// Receipts whose outcome was ever unknown.
+    pub were_unknown: usize,
+    /// Those of them that carry a reason, and of which the provider's log says what became of them.
+    pub decided: usize,
+    /// Receipts by state, read-only ones included.
+    pub receipts: BTreeMap<String, usize>,
     /// Every broken invariant, in words.
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
+}
+
+/// A broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Violation {
+    /// In words.
+    pub what: String,
+    /// The step that it is about, if it is about one: who held it may say how it came about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Uuid>,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Reconciled {
+    fn violation(&mut self, what: impl Into<String>) {
+        self.violations.push(Violation { what: what.into(), step: None });
+    }
+
+    fn violation_of(&mut self, step: Uuid, what: impl Into<String>) {
+        self.violations.push(Violation { what: what.into(), step: Some(step) });
+    }
+
+    /// Adds what was found elsewhere.
+    pub fn merge(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.duplicates += other.duplicates;
+        self.lost += other.lost;
+        self.unknown += other.unknown;
+        self.explained += other.explained;
+        self.were_unknown += other.were_unknown;
+        self.decided += other.decided;
+        for (state, count) in other.receipts {
+            *self.receipts.entry(state).or_default() += count;
+        }
+        self.violations.extend(other.violations);
+    }
 }
 
 #[derive(Debug, FromRow)]
-struct ReceiptRow {
+pub(crate) struct ReceiptRow {
     id: Uuid,
+    step_id: Uuid,
+    kind: String,
     state: String,
     safety: String,
+    connection: Option<String>,
     idempotency_key: String,
     dispatched_at: Option<DateTime<Utc>>,
+    answer_kind: Option<String>,
     reason: Option<String>,
+    request_hash: Vec<u8>,
     preview: Value,
+    was_unknown: bool,
     step_open: bool,
     step_settled: bool,
 }
 
-/// Read whole by `Debug`, for the violation that it makes.
-#[derive(Debug, FromRow)]
-#[expect(dead_code, reason = "`node` is read by Debug")]
-struct StuckRow {
-    node: String,
-    wait: String,
-    held: bool,
-    due_in_seconds: Option<f64>,
-    open_outcomes: i64,
+impl ReceiptRow {
+    fn took_place(&self) -> bool {
+        matches!(self.state.as_str(), "committed" | "verified")
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.state.as_str(), "planned" | "prepared" | "dispatched" | "unknown")
+    }
+
+    /// Whether a call may stand for it: it was dispatched, and it is not known that nothing was sent.
+    fn may_be_called(&self) -> bool {
+        let never_sent = matches!(self.answer_kind.as_deref(), Some("not-sent" | "denied"));
+        self.dispatched_at.is_some() && !(self.state == "rejected" && never_sent)
+    }
 }
 
-/// Joins the provider's log with the database.
+/// Joins the log of the one provider with the whole database.
 ///
 /// # Errors
 /// The database cannot be read.
 pub async fn reconcile(pool: &PgPool, calls: &[Call]) -> anyhow::Result<Reconciled> {
+    let mut found = reconcile_calls(pool, None, calls).await?;
+    rows::judge(&mut found, pool, &Expected::default()).await?;
+    Ok(found)
+}
+
+/// Joins the logs of several tenants' providers with the whole database, of which more is expected.
+///
+/// # Errors
+/// The database cannot be read.
+pub async fn reconcile_tenants(
+    pool: &PgPool,
+    tenants: &[(TenantId, Vec<Call>)],
+    expected: &Expected<'_>,
+) -> anyhow::Result<Reconciled> {
+    let mut found = Reconciled::default();
+    for (tenant, calls) in tenants {
+        found.merge(reconcile_calls(pool, Some(*tenant), calls).await?);
+    }
+    rows::judge(&mut found, pool, expected).await?;
+    Ok(found)
+}
+
+async fn reconcile_calls(
+    pool: &PgPool,
+    tenant: Option<TenantId>,
+    calls: &[Call],
+) -> anyhow::Result<Reconciled> {
     let receipts: Vec<ReceiptRow> = sqlx::query_as(
-        "SELECT id, state, safety, idempotency_key, dispatched_at, reason, preview,
-                EXISTS (SELECT 1 FROM open_steps s WHERE s.tenant_id = r.tenant_id AND s.id = r.step_id) AS step_open,
-                EXISTS (SELECT 1 FROM settled_steps s WHERE s.tenant_id = r.tenant_id AND s.run_id = r.run_id
-                                                       AND s.id = r.step_id) AS step_settled
-         FROM receipts r",
+        "SELECT id, step_id, kind, state, safety, connection, idempotency_key, dispatched_at, answer_kind, reason, request_hash,
+                preview,
+                state = 'unknown' OR EXISTS (
+                    SELECT FROM receipt_history h
+                    WHERE h.tenant_id = r.tenant_id AND h.receipt_id = r.id AND h.to_state = 'unknown') AS was_unknown,
+                EXISTS (SELECT FROM open_steps s WHERE s.tenant_id = r.tenant_id AND s.id = r.step_id) AS step_open,
+                EXISTS (SELECT FROM settled_steps s WHERE s.tenant_id = r.tenant_id AND s.run_id = r.run_id
+                                                     AND s.id = r.step_id) AS step_settled
+         FROM receipts r WHERE $1::uuid IS NULL OR tenant_id = $1
+         ORDER BY dispatch_number",
     )
+    .bind(tenant.map(|tenant| tenant.0))
     .fetch_all(pool)
     .await
     .context("reading receipts")?;
     let mut found = Reconciled::default();
-    let mut by_key: BTreeMap<&str, Vec<&ReceiptRow>> = BTreeMap::new();
-    for receipt in receipts.iter().filter(|receipt| receipt.safety != "read-only") {
-        by_key.entry(&receipt.idempotency_key).or_default().push(receipt);
+    for receipt in &receipts {
+        *found.receipts.entry(receipt.state.clone()).or_default() += 1;
+        judge_receipt(&mut found, receipt);
     }
-    let mut calls_by_key: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
-    for call in calls.iter().filter(|call| !matches!(call.method.as_str(), "GET" | "HEAD")) {
-        found.calls += 1;
-        match call.idempotency_key() {
-            Some(key) => calls_by_key.entry(key).or_default().push(call),
-            None => found.violations.push(format!("call {} to {} carries no key", call.seq, call.path)),
-        }
-    }
-    for (key, calls) in &calls_by_key {
-        match by_key.get(key) {
-            None => {
-                found.lost += calls.len();
-                found.duplicates += calls.len() - 1;
-                found.violations.push(format!("{} calls under {key} have no receipt", calls.len()));
-            }
-            Some(receipts) => judge_calls(&mut found, key, calls, receipts),
-        }
-    }
-    for receipt in receipts.iter().filter(|receipt| receipt.safety != "read-only") {
-        judge_receipt(&mut found, receipt, calls_by_key.get(receipt.idempotency_key.as_str()));
-    }
-    judge_waiting(&mut found, pool).await?;
+    calls::judge(&mut found, &receipts, calls);
     Ok(found)
+}
+
+/// What a receipt says by itself.
+fn judge_receipt(found: &mut Reconciled, receipt: &ReceiptRow) {
+    let id = EffectId(receipt.id);
+    let has_reason = receipt.reason.as_deref().is_some_and(|reason| !reason.is_empty());
+    if receipt.state == "unknown" {
+        found.unknown += 1;
+        found.explained += usize::from(has_reason);
+    }
+    if receipt.was_unknown && !has_reason {
+        found.violation_of(receipt.step_id, format!("{id} is or was unknown without a reason"));
+    }
+    if receipt.state == "dispatched" && !receipt.step_open {
+        found.violation_of(receipt.step_id, format!("{id} is dispatched and its step has ended"));
+    }
+    if receipt.took_place() && !receipt.step_open && !receipt.step_settled {
+        found.violation_of(receipt.step_id, format!("{id} is {} and belongs to no step", receipt.state));
+    }
 }
 
 /// The run whose input has this field, if one was admitted.
@@ -112,97 +205,4 @@ pub async fn run_with_input(pool: &PgPool, field: &str, value: &str) -> anyhow::
         .await
         .context("reading runs")?;
     Ok(run)
-}
-
-/// At most one call a receipt, after it was dispatched, for what it says was sent.
-fn judge_calls(found: &mut Reconciled, key: &str, calls: &[&Call], receipts: &[&ReceiptRow]) {
-    let resendable = receipts.iter().any(|receipt| receipt.safety == "idempotent");
-    if calls.len() > 1 && !resendable {
-        found.duplicates += calls.len() - 1;
-        found.violations.push(format!("{} calls under {key}", calls.len()));
-    }
-    for call in calls {
-        let received_ms = i64::try_from(call.received_at_ms).unwrap_or(i64::MAX);
-        let dispatched_first = receipts.iter().any(|receipt| {
-            receipt.dispatched_at.is_some_and(|at| at.timestamp_millis() <= received_ms + CLOCK_SLACK_MS)
-        });
-        if !dispatched_first {
-            found.violations.push(format!("call {} came before its receipt {key} was dispatched", call.seq));
-        }
-        let same_request = receipts.iter().any(|receipt| {
-            receipt.preview["body"] == call.body.as_str()
-                && receipt.preview["method"] == call.method.as_str()
-                && receipt.preview["url"].as_str().is_some_and(|url| url.contains(&call.path))
-        });
-        if !same_request {
-            found.violations.push(format!("call {} is not what its receipt {key} says", call.seq));
-        }
-    }
-}
-
-/// A committed receipt has its call and its step; an unknown one has a reason.
-fn judge_receipt(found: &mut Reconciled, receipt: &ReceiptRow, calls: Option<&Vec<&Call>>) {
-    let id = EffectId(receipt.id);
-    let called = calls.is_some_and(|calls| !calls.is_empty());
-    match receipt.state.as_str() {
-        "committed" | "verified" => {
-            if !called {
-                found.lost += 1;
-                found.violations.push(format!("{id} is {} and the provider saw no call", receipt.state));
-            }
-            if !receipt.step_open && !receipt.step_settled {
-                found.violations.push(format!("{id} is {} and belongs to no step", receipt.state));
-            }
-        }
-        "unknown" => {
-            found.unknown += 1;
-            if receipt.reason.as_deref().is_some_and(|reason| !reason.is_empty()) {
-                found.explained += 1;
-            } else {
-                found.violations.push(format!("{id} is unknown without a reason"));
-            }
-        }
-        "dispatched" if !receipt.step_open => {
-            found.violations.push(format!("{id} is dispatched and its step has ended"));
-        }
-        "abandoned" | "rejected" | "dispatched" | "compensated" | "planned" | "prepared" => {}
-        other => found.violations.push(format!("{id} is {other}")),
-    }
-}
-
-/// Nothing waits that nothing will wake.
-async fn judge_waiting(found: &mut Reconciled, pool: &PgPool) -> anyhow::Result<()> {
-    let stuck: Vec<StuckRow> = sqlx::query_as(
-        "SELECT node, wait, lease_id IS NOT NULL AS held,
-                CASE WHEN vt = 'infinity' THEN NULL ELSE extract(epoch FROM vt - now())::float8 END AS due_in_seconds,
-                (SELECT count(*) FROM receipts r WHERE r.tenant_id = s.tenant_id AND r.lineage = s.lineage
-                   AND r.node = s.node AND r.iteration = s.iteration AND r.state = 'unknown') AS open_outcomes
-         FROM open_steps s",
-    )
-    .fetch_all(pool)
-    .await
-    .context("reading open steps")?;
-    for step in stuck {
-        let woken = match step.wait.as_str() {
-            "blocked" => step.open_outcomes > 0,
-            _ => step.due_in_seconds.is_some(),
-        };
-        if !woken {
-            found.violations.push(format!("nothing will wake {step:?}"));
-        }
-        if step.held && step.due_in_seconds.is_none() {
-            found.violations.push(format!("a lease that never ends: {step:?}"));
-        }
-    }
-    let orphans: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM runs r WHERE r.state = 'open'
-           AND NOT EXISTS (SELECT 1 FROM open_steps s WHERE s.tenant_id = r.tenant_id AND s.run_id = r.id)",
-    )
-    .fetch_one(pool)
-    .await
-    .context("reading runs")?;
-    if orphans > 0 {
-        found.violations.push(format!("{orphans} runs are open and have nothing to do next"));
-    }
-    Ok(())
 }

@@ -3,7 +3,9 @@
 pub mod browser;
 pub mod host;
 pub mod http;
+pub mod kill;
 pub mod ledger;
 pub mod postgres;
 pub mod provider;
+pub mod tenant;
 pub mod work;

@@ -58,8 +58,16 @@ pub struct Provider {
 struct State {
     log: CallLog,
     scripts: Mutex<HashMap<String, Vec<Act>>>,
+    habits: Mutex<Habits>,
     /// Counts the releases, so that a call that is held waits for one after its own arrival.
     released: watch::Sender<u64>,
+}
+
+/// What is done with calls that nothing else speaks of: each act once, in order, and again from the first.
+#[derive(Debug, Default)]
+struct Habits {
+    acts: Vec<Act>,
+    next: usize,
 }
 
 impl Provider {
@@ -73,7 +81,12 @@ impl Provider {
             .with_context(|| format!("listening on port {}", config.port))?;
         let address = listener.local_addr()?;
         let log = CallLog::open(config.log_path.as_deref())?;
-        let state = Arc::new(State { log, scripts: Mutex::default(), released: watch::Sender::new(0) });
+        let state = Arc::new(State {
+            log,
+            scripts: Mutex::default(),
+            habits: Mutex::default(),
+            released: watch::Sender::new(0),
+        });
         let listening = tokio::spawn(serve::accept(listener, Arc::clone(&state)));
         Ok(Self { state, address, listening })
     }
@@ -91,6 +104,16 @@ impl Provider {
     /// Every call so far, in the order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.state.log.calls()
+    }
+
+    /// The calls that carried this key, in the order of arrival.
+    pub fn calls_under(&self, key: &str) -> Vec<Call> {
+        self.state.log.calls_where(|call| call.idempotency_key() == Some(key))
+    }
+
+    /// Number of calls so far.
+    pub fn calls_count(&self) -> usize {
+        self.state.log.count()
     }
 
     /// Waits until at least `count` calls have arrived, and returns all of them.
@@ -119,6 +142,12 @@ impl Provider {
     /// Answers the next call of `path` so. Several scripts for a path are used up in order, one call each.
     pub fn script(&self, path: &str, act: Act) {
         self.state.script(path, act, 1);
+    }
+
+    /// From now on, answers the calls that no script and no query speaks of with these acts in turn; with none of them,
+    /// as it should.
+    pub fn misbehave(&self, acts: Vec<Act>) {
+        *self.state.habits.lock().unwrap_or_else(PoisonError::into_inner) = Habits { acts, next: 0 };
     }
 
     /// Lets go of every call that an act holds now.
@@ -151,6 +180,17 @@ impl State {
         let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = scripts.get_mut(path)?;
         if queue.is_empty() { None } else { Some(queue.remove(0)) }
+    }
+
+    fn take_habit(&self) -> Act {
+        let mut habits = self.habits.lock().unwrap_or_else(PoisonError::into_inner);
+        let Habits { acts, next } = &mut *habits;
+        if acts.is_empty() {
+            return Act::default();
+        }
+        let act = acts[*next % acts.len()].clone();
+        *next += 1;
+        act
     }
 
     fn release(&self) {
@@ -223,6 +263,24 @@ mod tests {
         }
         assert_eq!(statuses, ["500", "429", "429", "201"]);
         assert_eq!(provider.calls().len(), 4, "control requests are no calls");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn habits_go_round_and_yield_to_scripts() -> anyhow::Result<()> {
+        let provider = Provider::start(ProviderConfig::default()).await?;
+        provider.misbehave(vec![Act::status(500), Act::default()]);
+        provider.script("/charges", Act::status(429));
+        let mut statuses = vec![];
+        for _ in 0..4 {
+            statuses.push(send(&provider, "POST", "/charges", "").await?[9..12].to_owned());
+        }
+        provider.misbehave(vec![]);
+        statuses.push(send(&provider, "POST", "/charges", "").await?[9..12].to_owned());
+        assert_eq!(statuses, ["429", "500", "201", "500", "201"]);
+        assert_eq!((provider.calls_under("k").len(), provider.calls_count()), (5, 5));
+        let took_place: Vec<bool> = provider.calls().iter().map(Call::took_place).collect();
+        assert_eq!(took_place, [false, false, true, false, true]);
         Ok(())
     }
 

@@ -70,7 +70,6 @@ pages! {
     TooEarly = "too_early",
     Internal = "internal",
     Unavailable = "unavailable",
-    SecretKeyMissing = "secret_key_missing",
 }
 
 /// Where a code's page is.

@@ -56,7 +56,7 @@ async fn a_host_killed_anywhere_sends_nothing_twice_and_loses_nothing() -> anyho
     println!("{}", table(&lines));
     let reconciled = reconcile(world.pool(), &world.provider.calls()).await?;
     println!("{reconciled:#?}");
-    assert_eq!(reconciled.violations, Vec::<String>::new());
+    assert_eq!(reconciled.violations, []);
     assert_eq!((reconciled.duplicates, reconciled.lost, reconciled.unknown), (0, 0, 0));
     let expected: usize = lines.iter().map(|line| line.calls).sum();
     assert_eq!(reconciled.calls, expected, "every call at the provider belongs to one of the runs");

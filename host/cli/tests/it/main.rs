@@ -6,6 +6,6 @@ mod crash_walk;
 mod definition;
 mod host;
 mod program;
-mod secrets;
+mod safeties;
 mod usage;
 mod world;

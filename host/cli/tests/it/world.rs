@@ -5,22 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use counterfoil_domain::id::{KeyId, TenantId};
-use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
 use counterfoil_domain::ports::NoFaults;
-use counterfoil_store::key::KeyRow;
 use counterfoil_store::{Store, StoreConfig};
 use counterfoil_testkit::host::{Host, HostConfig, PATIENCE};
 use counterfoil_testkit::ledger;
 use counterfoil_testkit::postgres::{PgPool, TestDatabase};
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
+use counterfoil_testkit::tenant::{PEPPER, create_tenant};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// The example blocks, built by `scripts/guests`.
-pub(crate) const BLOCKS: [&str; 3] = ["charge-card", "enrich-lead", "two-effects"];
-
-const PEPPER: [u8; 32] = [7; 32];
+pub(crate) const BLOCKS: [&str; 4] = ["charge-card", "enrich-lead", "place-order", "two-effects"];
 
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
@@ -107,23 +103,7 @@ impl World {
 async fn tenant(database: &TestDatabase, name: &str) -> anyhow::Result<String> {
     let config = StoreConfig { url: database.url(), connections_max: 2 };
     let store = Store::connect(config, Arc::new(NoFaults)).await?;
-    let tenant = TenantId(Uuid::now_v7());
-    store.create_tenant(tenant, name).await?;
-    let mut random = [0; KEY_RANDOM_BYTES_LEN];
-    random[..16].copy_from_slice(tenant.0.as_bytes());
-    let key = ApiKey::from_random(random);
-    let row = KeyRow {
-        tenant,
-        id: KeyId(Uuid::now_v7()),
-        prefix: key.prefix().into(),
-        hash: key.hash(&Pepper::new(PEPPER)),
-        scope: Scope::Admin.name().into(),
-        label: "test".into(),
-        created_at: chrono::Utc::now(),
-        revoked_at: None,
-    };
-    store.create_key(&row).await?;
-    Ok(key.to_string())
+    Ok(create_tenant(&store, name).await?.1)
 }
 
 /// The component of an example block.

@@ -46,6 +46,11 @@ impl Call {
         self.headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether what was asked for was done: the status that it was answered with, or would have been, is the truth.
+    pub fn took_place(&self) -> bool {
+        self.act.status.is_none_or(|status| status < 400)
+    }
+
     /// The key by which the caller marks a repeat.
     pub fn idempotency_key(&self) -> Option<&str> {
         self.header("idempotency-key")
@@ -108,6 +113,14 @@ impl CallLog {
         self.lock().calls.clone()
     }
 
+    pub(super) fn calls_where(&self, wanted: impl Fn(&Call) -> bool) -> Vec<Call> {
+        self.lock().calls.iter().filter(|call| wanted(call)).cloned().collect()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().calls.len()
+    }
+
     pub(super) fn satisfies(&self, condition: impl FnOnce(&[Call]) -> bool) -> bool {
         condition(&self.lock().calls)
     }
@@ -147,7 +160,7 @@ impl CallLog {
     pub(super) fn ended(&self, seq: u64, outcome: Outcome) -> anyhow::Result<()> {
         let mut inner = self.lock();
         inner.append(&Line::Outcome { seq, outcome: outcome.clone() })?;
-        if let Some(call) = inner.calls.iter_mut().find(|call| call.seq == seq) {
+        if let Some(call) = inner.calls.iter_mut().rev().find(|call| call.seq == seq) {
             call.outcome = Some(outcome);
         }
         drop(inner);

@@ -91,7 +91,7 @@ fn control(command: &str, request: &Request, state: &State) -> anyhow::Result<(u
 async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, state: &State) -> anyhow::Result<bool> {
     let act = match state.take_script(&request.path) {
         Some(act) => act,
-        None => Act::from_query(&request.query)?.unwrap_or_default(),
+        None => Act::from_query(&request.query)?.unwrap_or_else(|| state.take_habit()),
     };
     let mut released = state.released.subscribe();
     let seq = state.log.received(request, &act)?;

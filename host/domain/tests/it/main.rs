@@ -1,3 +1,0 @@
-//! What holds of the domain as a whole.
-
-mod model;
