@@ -8,8 +8,8 @@ use url::Url;
 use crate::exit::Exit;
 use crate::output::{Format, Output};
 use crate::{
-    block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, serve, tenant,
-    workflow,
+    block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret, serve,
+    tenant, workflow,
 };
 
 /// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
@@ -97,6 +97,9 @@ enum Command {
     /// Manage API keys.
     #[command(subcommand)]
     Key(key::Command),
+    /// Manage the keys that secrets of connections are sealed with, on a host.
+    #[command(subcommand)]
+    Secret(secret::Command),
     /// Print the JSON Schemas that this version reads.
     #[command(subcommand)]
     Schema(schema::Command),
@@ -121,6 +124,7 @@ impl Cli {
             Command::Event(command) => event::run(command, &global, output).await,
             Command::Connection(command) => connection::run(command, &global, output).await,
             Command::Key(command) => key::run(command, &global, output).await,
+            Command::Secret(command) => secret::run(command, &global, output).await,
             Command::Schema(command) => schema::run(&command),
             Command::Completion(args) => completion::run(&args),
         }

@@ -1,56 +1,126 @@
 //! `counterfoil connection`: a tenant's named ways to reach a system.
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use counterfoil_domain::workflow::Duration;
+use secrecy::ExposeSecret as _;
+use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::api::{Api, Body};
 use crate::args::Global;
 use crate::exit::Exit;
-use crate::input::Text;
+use crate::input::{SecretSource, Text};
 use crate::output::{Column, Output};
 
 /// What to do with connections.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a connection, or change it.
-    Set {
-        /// The name by which blocks ask for it.
-        name: String,
-        /// What the paths of its calls stand under.
-        #[arg(long)]
-        base_url: Url,
-        /// A host that may be called through it, again for each [default: the one of the base URL].
-        #[arg(long = "allow-host", value_name = "HOST")]
-        allowed_hosts: Vec<String>,
-        /// What the system behind it is known to do, as JSON.
-        #[arg(long, value_name = "JSON|@FILE|-")]
-        abilities: Option<Text>,
-    },
+    /// Create a connection, or replace it; secrets that are not named stay as they are.
+    Set(Box<Set>),
     /// All connections.
     List,
+    /// One connection: everything but the values of its secrets.
+    Show {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A connection to set.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Set {
+    /// The name by which blocks ask for it.
+    name: String,
+    /// What the paths of its calls stand under.
+    #[arg(long)]
+    base_url: Url,
+    /// A host that may be called through it, again for each [default: the one of the base URL].
+    #[arg(long = "allow-host", value_name = "HOST")]
+    allowed_hosts: Vec<String>,
+    /// What the system behind it is known to do, as JSON: `statuses`, `idempotency_header`, `receipt_id_header`.
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    abilities: Option<Text>,
+    /// Calls in a period, such as 100/1m, whichever hosts make them [default: no limit].
+    #[arg(long, value_name = "N/PERIOD")]
+    rate: Option<Rate>,
+    /// Calls that may be made ahead of the rate [default: what passes in 100 ms, at least 1].
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+    /// A secret to set, again for each: `header:<name>`, `username` or `password`. Its value is read from a file, an
+    /// environment variable or the standard input.
+    #[arg(long = "secret", value_name = "NAME=@FILE|env:VARIABLE|-")]
+    secrets: Vec<SecretSource>,
+    /// A secret to remove, again for each.
+    #[arg(long = "remove-secret", value_name = "NAME")]
+    removed: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rate {
+    limit: u32,
+    per_ms: u64,
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (limit, period) = text.split_once('/').ok_or("a rate reads N/PERIOD, such as 20/1s or 100/1m")?;
+        let limit = limit.parse().map_err(|_| format!("`{limit}` is not a number of calls"))?;
+        let period: Duration = period.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { limit, per_ms: period.ms })
+    }
 }
 
 const COLUMNS: &[Column] = &[
     Column::plain("name", "/name"),
     Column::plain("base url", "/base_url"),
     Column::plain("allowed hosts", "/allowed_hosts"),
+    Column::plain("secrets", "/secrets"),
+    Column::time("updated", "/updated_at"),
+];
+
+const ALL: &[Column] = &[
+    Column::plain("name", "/name"),
+    Column::plain("base url", "/base_url"),
+    Column::plain("allowed hosts", "/allowed_hosts"),
+    Column::plain("abilities", "/abilities"),
+    Column::plain("rate", "/rate"),
+    Column::plain("secrets", "/secrets"),
     Column::time("updated", "/updated_at"),
 ];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let api = Api::new(global)?;
     match command {
-        Command::Set { name, base_url, allowed_hosts, abilities } => {
-            let hosts = if allowed_hosts.is_empty() { Value::Null } else { json!(allowed_hosts) };
-            let mut body = json!({ "base_url": base_url.as_str(), "allowed_hosts": hosts });
-            if let Some(abilities) = abilities {
-                body["abilities"] = abilities.json()?;
-            }
-            let answer = api.call("PUT", &["connections", &name], &[], Body::json(&body)).await?;
-            output.record(&answer, COLUMNS)?;
+        Command::Set(set) => {
+            let body = Body::json(&set.body()?);
+            let answer = api.call("PUT", &["connections", &set.name], &[], body).await?;
+            output.record(&answer, ALL)?;
         }
         Command::List => output.list(&api.get(&["connections"], &[]).await?, COLUMNS)?,
+        Command::Show { name } => output.record(&api.get(&["connections", &name], &[]).await?, ALL)?,
     }
     Ok(Exit::Ok)
+}
+
+impl Set {
+    fn body(&self) -> anyhow::Result<Value> {
+        let hosts = if self.allowed_hosts.is_empty() { Value::Null } else { json!(self.allowed_hosts) };
+        let rate = self.rate.map(|Rate { limit, per_ms }| match self.burst {
+            Some(burst) => json!({ "limit": limit, "per_ms": per_ms, "burst": burst }),
+            None => json!({ "limit": limit, "per_ms": per_ms }),
+        });
+        let mut body = json!({ "base_url": self.base_url.as_str(), "allowed_hosts": hosts, "rate": rate });
+        if let Some(abilities) = &self.abilities {
+            body["abilities"] = abilities.json()?;
+        }
+        let mut secrets: Map<String, Value> =
+            self.removed.iter().map(|name| (name.clone(), Value::Null)).collect();
+        for secret in &self.secrets {
+            secrets.insert(secret.name.clone(), json!(secret.read()?.expose_secret()));
+        }
+        body["secrets"] = Value::Object(secrets);
+        Ok(body)
+    }
 }

@@ -4,6 +4,7 @@
 //! postgres/   the private cluster, where no database is configured
 //! blocks/     compiled components; may be removed at any time
 //! pepper      the installation's secret, where none is configured
+//! secret-keys what secrets of connections are sealed with, where no other file is configured
 //! dev.json    where `dev` listens and the key that it made, for the commands of the same user
 //! ```
 
@@ -31,6 +32,11 @@ impl DataConfig {
     /// The pepper that `dev` makes.
     pub(crate) fn pepper_file(&self) -> PathBuf {
         self.dir.join("pepper")
+    }
+
+    /// The keys that secrets are sealed with.
+    pub(crate) fn secret_keys_file(&self) -> PathBuf {
+        self.dir.join("secret-keys")
     }
 
     fn dev_file(&self) -> PathBuf {

@@ -17,7 +17,7 @@ use crate::output::{Column, Output};
 use crate::progress::Progress;
 use crate::tenant::create_admin_key;
 use crate::wire::{self, Host};
-use crate::{faults, serve, telemetry};
+use crate::{faults, secret, serve, telemetry};
 
 /// How to serve.
 pub(crate) type Args = serve::Args;
@@ -39,6 +39,9 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     let listener = wire::bind(&config.server).await?;
     config.data.create()?;
     let pepper = pepper(&config.secrets)?;
+    if !config.secrets.keys_file.exists() {
+        secret::add_key(&config.secrets.keys_file)?;
+    }
 
     let progress = Progress::new("starting the database");
     let database = Database::open(&config).await?;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use chrono::Utc;
+use counterfoil_effects::secrets::{KeyFileError, KeyRing};
 use counterfoil_sandbox::pooled_slots_max;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
 use serde::Serialize;
@@ -49,6 +50,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
     checks.push(secret(config));
+    checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
     checks.push(directory("compiled blocks", &config.data.blocks_dir()));
     checks.push(slots(config));
@@ -95,6 +97,21 @@ fn secret(config: &Config) -> Check {
         None => {
             note("pepper", "none yet: `counterfoil dev` makes one, `counterfoil serve` must be given one")
         }
+    }
+}
+
+fn secret_keys(config: &Config) -> Check {
+    const SUBJECT: &str = "secret keys";
+    match KeyRing::read(&config.secrets.keys_file) {
+        Ok(ring) => fine(SUBJECT, format!("{}, the first is {}", ring.ids().count(), ring.first_id())),
+        Err(KeyFileError::Missing(file)) => note(
+            SUBJECT,
+            format!(
+                "there is no {}: connections can have no secrets until `counterfoil secret add-key`, or `dev`, makes it",
+                file.display()
+            ),
+        ),
+        Err(error) => fault(SUBJECT, format!("{:#}", anyhow::Error::from(error))),
     }
 }
 

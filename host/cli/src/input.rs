@@ -5,6 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use secrecy::SecretString;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
@@ -59,6 +60,58 @@ impl Text {
     }
 }
 
+/// A secret, and where it is read from: what stands on the command line, every user of the machine can read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SecretSource {
+    /// What the API calls it.
+    pub(crate) name: String,
+    from: From,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum From {
+    File(String),
+    Variable(String),
+    Stdin,
+}
+
+impl FromStr for SecretSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, source) = text.split_once('=').ok_or("write NAME=@FILE, NAME=env:VARIABLE or NAME=-")?;
+        let from = if let Some(path) = source.strip_prefix('@') {
+            From::File(path.to_owned())
+        } else if let Some(variable) = source.strip_prefix("env:") {
+            From::Variable(variable.to_owned())
+        } else if source == "-" {
+            From::Stdin
+        } else {
+            return Err(
+                "a secret is not given on the command line, where every user of this machine can read it: \
+                        write NAME=@FILE, NAME=env:VARIABLE or NAME=-"
+                    .into(),
+            );
+        };
+        Ok(Self { name: name.to_owned(), from })
+    }
+}
+
+impl SecretSource {
+    /// The secret, without the end of its line.
+    pub(crate) fn read(&self) -> anyhow::Result<SecretString> {
+        let text = match &self.from {
+            From::File(path) => read_file(Path::new(path))?,
+            From::Variable(name) => {
+                std::env::var(name).with_context(|| format!("cannot read the variable {name}"))?
+            }
+            From::Stdin => Text::Stdin.text()?,
+        };
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(line.strip_suffix('\r').unwrap_or(line).into())
+    }
+}
+
 /// Reads a file of text.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
@@ -66,6 +119,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret as _;
     use serde_json::json;
 
     use super::*;
@@ -85,6 +139,23 @@ mod tests {
         let Ok(broken) = "{".parse::<Text>();
         let error = broken.json().expect_err("it breaks off").to_string();
         assert_eq!(error, "the argument is not JSON: EOF while parsing an object at line 1 column 1");
+        Ok(())
+    }
+
+    #[test]
+    fn a_secret_is_read_from_where_only_its_owner_looks() -> anyhow::Result<()> {
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), "Bearer a=b\r\n")?;
+        let source: SecretSource =
+            format!("header:authorization=@{}", file.path().display()).parse().map_err(anyhow::Error::msg)?;
+        assert_eq!(source.name, "header:authorization");
+        assert_eq!(source.read()?.expose_secret(), "Bearer a=b");
+        let variable: SecretSource = "password=env:PATH".parse().map_err(anyhow::Error::msg)?;
+        assert_eq!(variable.read()?.expose_secret(), std::env::var("PATH")?);
+        for text in ["password", "password=canary", "password="] {
+            let refused = text.parse::<SecretSource>().expect_err(text);
+            assert!(refused.contains("NAME=@FILE") && !refused.contains("canary"), "{refused}");
+        }
         Ok(())
     }
 }

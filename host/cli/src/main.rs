@@ -25,6 +25,7 @@ mod progress;
 mod receipt;
 mod run;
 mod schema;
+mod secret;
 mod serve;
 mod telemetry;
 mod tenant;

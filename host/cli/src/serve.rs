@@ -11,7 +11,7 @@ use crate::database::Database;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::wire::{self, Host};
-use crate::{faults, telemetry};
+use crate::{faults, secret, telemetry};
 
 /// How to serve.
 #[derive(Debug, clap::Args)]
@@ -44,6 +44,7 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
             "the tables are not those of this version: `counterfoil migrate` brings them up to date"
         );
     }
+    secret::check_keys(&config.secrets.keys_file, &store).await?;
     let host = Host::new(&config, store, pepper, faults, listener)?;
     let url = host.url().to_string();
     output.show(&json!({ "url": url }), || format!("serving at {url}"))?;

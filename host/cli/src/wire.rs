@@ -10,6 +10,7 @@ use counterfoil_domain::key::{ApiKey, Pepper};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Faults;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
@@ -101,7 +102,8 @@ impl Host {
             absence_margin: config.effects.absence_margin,
             receipts: config.effects.receipts,
         };
-        let guard = Arc::new(Guard::new(store.clone(), client, guard, Arc::clone(&faults)));
+        let secrets = secrets(config);
+        let guard = Arc::new(Guard::new(store.clone(), client, secrets.clone(), guard, Arc::clone(&faults)));
         let sandbox = SandboxConfig {
             cache_dir: config.data.blocks_dir(),
             allocation: Allocation::Pooled,
@@ -123,6 +125,7 @@ impl Host {
         let web = WebState {
             store: store.clone(),
             inspector: sandbox,
+            sealer: Arc::new(secrets),
             addresses: config.effects.policy(),
             pepper,
             clock: Utc::now,
@@ -195,10 +198,15 @@ async fn serve(listener: TcpListener, web: WebState, stop: &CancellationToken) -
     }
 }
 
+/// Secrets of connections, under the keys of the configured file.
+pub(crate) fn secrets(config: &Config) -> Secrets {
+    Secrets::new(config.secrets.keys_file.clone(), random)
+}
+
 /// Fills the slice with random bytes, fit for secrets.
 ///
 /// # Panics
 /// If the operating system has none, which it has from boot on; without them no secret can be made.
-fn random(bytes: &mut [u8]) {
+pub(crate) fn random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random bytes");
 }

@@ -141,4 +141,6 @@ codes! {
     Internal = "internal",
     /// The host cannot serve now.
     Unavailable = "unavailable",
+    /// This host has no key to seal secrets with.
+    SecretKeyMissing = "secret_key_missing",
 }

@@ -2,12 +2,14 @@
 //! the other side may be another process.
 
 use async_trait::async_trait;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use crate::block::Descriptor;
 use crate::code::Code;
+use crate::connection::{SealedSecret, SecretName};
 use crate::effect::{EffectCall, EffectReply};
-use crate::id::{Digest, LeaseId, Place};
+use crate::id::{Digest, LeaseId, Place, TenantId};
 use crate::limits::StepLimits;
 
 /// The only door out of a sandbox. Implemented by the guard, called by the sandbox.
@@ -176,6 +178,32 @@ pub struct Refused {
     pub message: String,
     /// One entry per offending item (each unknown import, for instance).
     pub details: Vec<String>,
+}
+
+/// Seals the secrets of connections: what is sealed, only the door out can open. Implemented by effects, called by the
+/// web.
+///
+/// A secret is the one thing that crosses a port and cannot be serialised: it is to be written nowhere.
+#[async_trait]
+pub trait SecretSealer: Send + Sync {
+    /// Seals each secret to its place.
+    ///
+    /// # Errors
+    /// [`NoSecretKey`]: this host has nothing to seal with.
+    async fn seal(
+        &self,
+        tenant: TenantId,
+        connection: &str,
+        secrets: Vec<(SecretName, SecretString)>,
+    ) -> Result<Vec<SealedSecret>, NoSecretKey>;
+}
+
+/// Why secrets could not be sealed; for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct NoSecretKey {
+    /// In words, with what to do.
+    pub message: String,
 }
 
 /// Points at which a test may kill the process. Idle in production.

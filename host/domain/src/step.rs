@@ -115,6 +115,11 @@ pub enum Stop {
     Stale,
     /// What was read is not in the journal as it should be: run the step again in the same attempt.
     Rerun,
+    /// The connection's rate has no room before its turn: run the step again then, in the same attempt.
+    NoRoom {
+        /// Time until its turn.
+        wait_ms: u64,
+    },
     /// The database could not be reached: run the step again in the same attempt, later.
     Database {
         /// In words.
@@ -144,6 +149,11 @@ pub enum Conclusion {
         delay_ms: u64,
         /// For the operator.
         why: String,
+    },
+    /// It waits for its turn, and goes on in the same attempt with the answers that it has.
+    Wait {
+        /// How long it waits.
+        delay_ms: u64,
     },
     /// Nothing may be written.
     Leave,
@@ -185,6 +195,7 @@ fn stopped(stop: Stop, circumstances: Circumstances<'_>) -> Conclusion {
         Stop::Rerun => {
             Conclusion::HandBack { delay_ms: 0, why: "the journal moved while the step ran".into() }
         }
+        Stop::NoRoom { wait_ms } => Conclusion::Wait { delay_ms: wait_ms },
         Stop::Database { message } => Conclusion::HandBack { delay_ms: HAND_BACK_DELAY_MS, why: message },
     }
 }
@@ -327,5 +338,7 @@ mod tests {
             "the provider's bound is a lower one"
         );
         assert!(matches!(resend(4), Conclusion::Block(_)));
+        let full = conclude(StepEnd::Stopped, Some(Stop::NoRoom { wait_ms: 70 }), at(4));
+        assert_eq!(full, Conclusion::Wait { delay_ms: 70 }, "waiting for room uses no attempt");
     }
 }

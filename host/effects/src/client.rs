@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use counterfoil_domain::outbound::{AddressPolicy, Destination};
 use counterfoil_domain::ports::{Faults, Site};
+use secrecy::SecretString;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -64,6 +65,8 @@ pub struct WireRequest {
     pub destination: Destination,
     /// Header fields, each judged again before it is sent. Framing, `Host` and `User-Agent` are added.
     pub headers: Vec<(String, String)>,
+    /// Header fields whose values nobody may see but the receiver, judged and sent like the others.
+    pub secret_headers: Vec<(String, SecretString)>,
     /// Body, sent with its length.
     pub body: Bytes,
 }

@@ -2,6 +2,7 @@
 //! the answer means. A call whose execution is gone still records its own answer.
 
 mod answer;
+mod connection;
 mod dispatch;
 
 use std::sync::Arc;
@@ -23,9 +24,11 @@ use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::settle::{Change, OwnWrite};
 use counterfoil_store::{Store, StoreError};
 
+use self::connection::Through;
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed};
 use crate::kind::{self, Act, Ask, Prepared};
+use crate::secrets::Secrets;
 
 /// How the guard works.
 #[derive(Debug, Clone)]
@@ -53,15 +56,23 @@ pub struct Guard {
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) client: Client,
+    secrets: Secrets,
     pub(crate) config: GuardConfig,
     faults: Arc<dyn Faults>,
     executions: Executions,
 }
 
 impl Guard {
-    /// A guard that records in `store` and calls through `client`.
-    pub fn new(store: Store, client: Client, config: GuardConfig, faults: Arc<dyn Faults>) -> Self {
-        Self { inner: Arc::new(Inner { store, client, config, faults, executions: Executions::default() }) }
+    /// A guard that records in `store`, calls through `client`, and adds what `secrets` opens.
+    pub fn new(
+        store: Store,
+        client: Client,
+        secrets: Secrets,
+        config: GuardConfig,
+        faults: Arc<dyn Faults>,
+    ) -> Self {
+        let executions = Executions::default();
+        Self { inner: Arc::new(Inner { store, client, secrets, config, faults, executions }) }
     }
 
     /// Opens the door for an execution, until [`Guard::finish`].
@@ -156,11 +167,12 @@ impl Inner {
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
         self.faults.reach(Site::BeforePrepare);
-        let prepared = match self.prepare(execution, &call, &placed.slot).await? {
+        let (prepared, limited_by) = self.prepare(execution, &call, &placed.slot).await?;
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(message) => return Ok(EffectReply::Failed(EffectFailure::Denied(message))),
         };
-        match self.begin(execution, &placed, &prepared).await? {
+        match self.begin(execution, &placed, &prepared, limited_by).await? {
             Begun::Reply(reply) => Ok(reply),
             Begun::Denied { number, message } => {
                 let recorded = Recorded::Failure(EffectFailure::Denied(message));
@@ -179,39 +191,36 @@ impl Inner {
         }
     }
 
-    async fn prepare(
+    /// Judges a call and makes it ready; and names its connection, if that has a rate.
+    async fn prepare<'a>(
         &self,
         execution: &Execution,
-        call: &EffectCall,
+        call: &'a EffectCall,
         slot: &SlotKey,
-    ) -> Result<Result<Prepared, String>, Stop> {
+    ) -> Result<(Result<Prepared, String>, Option<&'a str>), Stop> {
         let context = &execution.context;
-        let connection = match &call.connection {
-            Some(name) => self.store.connection(context.fence.tenant, name).await.map_err(database)?,
+        let through = match &call.connection {
+            Some(name) => self.through(context.fence.tenant, name).await?,
             None => None,
         };
-        let connection = connection
-            .map(|connection| match serde_json::from_value(connection.abilities.clone()) {
-                Ok(abilities) => Ok((connection, abilities)),
-                Err(error) => Err(Stop::Database {
-                    message: format!(
-                        "the abilities of connection `{}` cannot be read: {error}",
-                        connection.name
-                    ),
-                }),
-            })
-            .transpose()?;
+        let is_limited = through.as_ref().is_some_and(|through| through.connection.rate.is_some());
+        let limited_by = call.connection.as_deref().filter(|_| is_limited);
+        let (connection, secrets) = through
+            .map(|Through { connection, abilities, secrets }| ((connection, abilities), secrets))
+            .unzip();
         let default_key = slot_of(context, slot).receipt_id(0).to_string();
         let progress = execution.progress();
-        Ok(kind::prepare(Ask {
+        let prepared = kind::prepare(Ask {
             context,
             call,
             connection,
+            secrets: secrets.unwrap_or_default(),
             default_key,
             policy: self.client.policy(),
             timeout: self.config.timeout,
             changes: &progress.changes,
-        }))
+        });
+        Ok((prepared, limited_by))
     }
 
     /// Decides from the journal and, where something is to be sent, makes the receipt durable first.
@@ -220,6 +229,7 @@ impl Inner {
         execution: &Execution,
         placed: &Placed,
         prepared: &Prepared,
+        mut limited_by: Option<&str>,
     ) -> Result<Begun, Stop> {
         self.load_journal(execution, false).await?;
         // Opened before the first dispatch statement, so that a COMMIT whose answer was lost cannot stretch it.
@@ -257,18 +267,11 @@ impl Inner {
                 }
                 Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
             };
-            match &prepared.act {
-                Err(message) if resend => {
-                    Self::lose(execution, &lost);
-                    return Err(Stop::Blocked { reason: format!("a re-send is refused: {message}") });
-                }
-                Err(message) => return Ok(Begun::Denied { number, message: message.clone() }),
-                Ok(Act::Known(answer)) => return Ok(Begun::Reply(EffectReply::Answered(answer.clone()))),
-                Ok(Act::Change { change, answer }) => {
-                    let receipt = Self::receipt(execution, placed, prepared, number);
-                    return Ok(Begun::Reply(Self::change(execution, receipt, change, answer)));
-                }
-                Ok(Act::Read(_) | Act::Exchange(_)) => {}
+            if let Some(begun) = Self::without_a_call(execution, placed, prepared, number, resend, &lost)? {
+                return Ok(begun);
+            }
+            if let Some(connection) = limited_by.take() {
+                self.take_room(execution, connection).await?;
             }
             if prepared.facts.safety == Safety::ReadOnly {
                 return Ok(Begun::ReadOnly { number });
@@ -283,6 +286,30 @@ impl Inner {
             }
         }
         Err(Stop::Database { message: "the journal of this step keeps moving".into() })
+    }
+
+    /// What becomes of a dispatch that needs no call, or may not make one.
+    fn without_a_call(
+        execution: &Execution,
+        placed: &Placed,
+        prepared: &Prepared,
+        number: u64,
+        resend: bool,
+        lost: &[EffectId],
+    ) -> Result<Option<Begun>, Stop> {
+        match &prepared.act {
+            Err(message) if resend => {
+                Self::lose(execution, lost);
+                Err(Stop::Blocked { reason: format!("a re-send is refused: {message}") })
+            }
+            Err(message) => Ok(Some(Begun::Denied { number, message: message.clone() })),
+            Ok(Act::Known(answer)) => Ok(Some(Begun::Reply(EffectReply::Answered(answer.clone())))),
+            Ok(Act::Change { change, answer }) => {
+                let receipt = Self::receipt(execution, placed, prepared, number);
+                Ok(Some(Begun::Reply(Self::change(execution, receipt, change, answer))))
+            }
+            Ok(Act::Read(_) | Act::Exchange(_)) => Ok(None),
+        }
     }
 
     fn receipt(execution: &Execution, placed: &Placed, prepared: &Prepared, number: u64) -> Receipt {

@@ -24,6 +24,7 @@ use counterfoil_store::{Store, StoreError};
 
 use crate::client::{Client, SendWindow};
 use crate::execution::ExecutionContext;
+use crate::secrets::Opened;
 
 /// A call, with what a kind judges it by.
 pub(crate) struct Ask<'a> {
@@ -31,6 +32,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) call: &'a EffectCall,
     /// The connection that the call names, if the tenant has one of that name.
     pub(crate) connection: Option<(Connection, Abilities)>,
+    /// The connection's secrets. They leave with the call itself and stand nowhere else.
+    pub(crate) secrets: Opened,
     /// The idempotency key of a call that names none.
     pub(crate) default_key: String,
     pub(crate) policy: &'a AddressPolicy,

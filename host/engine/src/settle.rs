@@ -9,8 +9,8 @@ use counterfoil_domain::workflow::advance::{Event, advance};
 use counterfoil_effects::Finished;
 use counterfoil_store::StoreError;
 use counterfoil_store::settle::{
-    BlockVerdict, Blocking, OwnEffect, OwnWrite, RetryLater, RetryVerdict, SettleVerdict, SettledState,
-    SettledStep, Settlement,
+    BlockVerdict, Blocking, HandBack, OwnEffect, OwnWrite, RetryLater, RetryVerdict, SettleVerdict,
+    SettledState, SettledStep, Settlement,
 };
 use counterfoil_store::step::Claimed;
 use serde_json::Value;
@@ -74,6 +74,11 @@ pub(crate) async fn apply(
             tracing::info!(step = %step.fence.step, why, "a step is handed back");
             inner.guard.record_alone(writes).await;
             hand_back(inner, step, Duration::from_millis(delay_ms)).await;
+            None
+        }
+        Conclusion::Wait { delay_ms } => {
+            let delay = Duration::from_millis(delay_ms);
+            wait(inner, step, HandBack { fence: step.fence, writes, delay }).await;
             None
         }
         Conclusion::Leave => {
@@ -200,6 +205,15 @@ async fn block(inner: &Inner, step: &Claimed, blocking: Blocking) {
         Ok(BlockVerdict::Lost) => inner.guard.record_alone(blocking.writes).await,
         Ok(BlockVerdict::Rerun) => rerun(inner, step, blocking.writes).await,
         Err(error) => unwritten(inner, step, blocking.writes, &error).await,
+    }
+}
+
+async fn wait(inner: &Inner, step: &Claimed, back: HandBack) {
+    match with_tries(|| inner.store.hand_back_with(&back)).await {
+        Ok(RetryVerdict::Waiting) => {}
+        Ok(RetryVerdict::Lost) => inner.guard.record_alone(back.writes).await,
+        Ok(RetryVerdict::Rerun) => rerun(inner, step, back.writes).await,
+        Err(error) => unwritten(inner, step, back.writes, &error).await,
     }
 }
 

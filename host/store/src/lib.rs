@@ -77,7 +77,8 @@ pub struct Store {
 
 struct Inner {
     pool: PgPool,
-    /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease.
+    /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease, and a call
+    /// that it forgets to count is one of those within the last second.
     claims: PgPool,
     /// For lists, whose best plan depends on the filters that are given.
     reads: PgPool,

@@ -6,6 +6,7 @@ mod answer;
 mod block;
 mod conclude;
 mod finish;
+mod hand_back;
 mod hold;
 mod inline;
 mod next;
@@ -183,6 +184,17 @@ pub enum RetryVerdict {
     Lost,
     /// A receipt that was to be written first exists already. Nothing was written; run the step again.
     Rerun,
+}
+
+/// The end of an execution that has to wait, and goes on with the answers that it has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandBack {
+    /// The execution that ended.
+    pub fence: Fence,
+    /// What commits with it, in order.
+    pub writes: Vec<OwnWrite>,
+    /// Time until the next execution, of the same attempt.
+    pub delay: Duration,
 }
 
 /// The end of an execution that met an outcome which is unknown.

@@ -15,6 +15,8 @@ pub struct Reply {
     pub status: u16,
     /// Content type, empty without one.
     pub content_type: String,
+    /// The cookie that it sets, as a browser sends it back; empty without one.
+    pub cookie: String,
     /// Body.
     pub body: Bytes,
 }
@@ -54,9 +56,13 @@ pub async fn send(
     }
     let response = sender.send_request(request.body(Full::new(body.into()))?).await?;
     let status = response.status().as_u16();
-    let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
-    let content_type = content_type.unwrap_or_default().to_owned();
+    let header = |name: &str| {
+        let value = response.headers().get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let content_type = header("content-type");
+    let cookie = header("set-cookie").split(';').next().unwrap_or_default().to_owned();
     let body = response.into_body().collect().await?.to_bytes();
     driving.abort();
-    Ok(Reply { status, content_type, body })
+    Ok(Reply { status, content_type, cookie, body })
 }

@@ -107,6 +107,35 @@ impl TestDatabase {
             .await
             .expect("the database of this test answers")
     }
+
+    /// Everything that is in its tables, a line for each value: `table.column: value`. Bytes that are text are readable.
+    ///
+    /// # Panics
+    /// If the server is gone.
+    pub async fn dump(&self) -> Vec<String> {
+        let mut connection = self.connect().await;
+        let values: Vec<String> = sqlx::query_scalar(
+            r"SELECT format(
+                  'SELECT %L || %s FROM %I.%I t WHERE %I IS NOT NULL', table_name || '.' || column_name || ': ',
+                  format(CASE WHEN data_type = 'bytea' THEN 'encode(%I, ''escape'')' ELSE '%I::text' END, column_name),
+                  table_schema, table_name, column_name)
+              FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+              WHERE table_schema NOT IN ('pg_catalog', 'information_schema') AND table_type = 'BASE TABLE'
+              ORDER BY table_schema, table_name, ordinal_position",
+        )
+        .fetch_all(&mut connection)
+        .await
+        .expect("the database of this test answers");
+        let mut lines = vec![];
+        for query in values {
+            let found: Vec<String> = sqlx::query_scalar(AssertSqlSafe(query))
+                .fetch_all(&mut connection)
+                .await
+                .expect("the database of this test answers");
+            lines.extend(found);
+        }
+        lines
+    }
 }
 
 impl Drop for TestDatabase {
@@ -206,5 +235,14 @@ async fn make_template(admin: &PgConnectOptions) -> anyhow::Result<String> {
 async fn execute(connection: &mut PgConnection, statement: String) -> anyhow::Result<()> {
     let context = statement.clone();
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await.context(context)?;
+    Ok(())
+}
+
+/// Changes what no host would.
+///
+/// # Errors
+/// The database refuses.
+pub async fn change(connection: &mut PgConnection, statement: &'static str) -> anyhow::Result<()> {
+    sqlx::raw_sql(statement).execute(connection).await.context("changing a test's database")?;
     Ok(())
 }

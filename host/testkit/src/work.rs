@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use counterfoil_domain::id::{HostId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 use counterfoil_domain::ports::NoFaults;
+use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::workflow::definition::DedupMode;
 use counterfoil_store::admission::{Admission, Admitted};
-use counterfoil_store::connection::Connection;
+use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::NewStep;
 use counterfoil_store::step::{ClaimRequest, Claimed, Wait};
@@ -50,14 +51,23 @@ impl Work {
     /// The database refuses.
     pub async fn connect(&self, name: &str, base_url: &str, abilities: Value) -> anyhow::Result<()> {
         let host = base_url.trim_start_matches("http://").to_owned();
-        let connection = Connection {
+        let connection = NewConnection {
             name: name.into(),
             base_url: base_url.into(),
             allowed_hosts: vec![host],
             abilities,
-            updated_at: chrono::Utc::now(),
+            rate: None,
+            secrets: SecretChanges::default(),
         };
-        self.store.set_connection(self.tenant, &connection).await?;
+        self.set_connection(&connection).await
+    }
+
+    /// Sets a connection as it is.
+    ///
+    /// # Errors
+    /// The database refuses.
+    pub async fn set_connection(&self, connection: &NewConnection) -> anyhow::Result<()> {
+        self.store.set_connection(self.tenant, connection, &Actor::Host).await?;
         Ok(())
     }
 

@@ -70,6 +70,7 @@ pages! {
     TooEarly = "too_early",
     Internal = "internal",
     Unavailable = "unavailable",
+    SecretKeyMissing = "secret_key_missing",
 }
 
 /// Where a code's page is.

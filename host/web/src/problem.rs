@@ -179,7 +179,7 @@ const fn status(code: Code) -> StatusCode {
         | Code::DuplicateTrigger => StatusCode::CONFLICT,
         Code::TooLarge | Code::InputTooLarge | Code::OutputTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unavailable | Code::SecretKeyMissing => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     }
 }

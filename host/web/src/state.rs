@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::key::Pepper;
 use counterfoil_domain::outbound::AddressPolicy;
-use counterfoil_domain::ports::ComponentInspector;
+use counterfoil_domain::ports::{ComponentInspector, SecretSealer};
 use counterfoil_store::Store;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -20,6 +20,8 @@ pub struct WebState {
     pub store: Store,
     /// Checks uploads.
     pub inspector: Arc<dyn ComponentInspector>,
+    /// Seals the secrets of connections.
+    pub sealer: Arc<dyn SecretSealer>,
     /// Addresses that calls may reach: a connection is judged by them when it is set.
     pub addresses: AddressPolicy,
     /// The installation's secret: keys are hashed and cookies signed with it.

@@ -293,7 +293,7 @@ impl LogConfig {
     }
 }
 
-/// The installation's own secret.
+/// The installation's own secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct SecretsConfig {
     /// 64 hexadecimal digits. `COUNTERFOIL__PEPPER`, else the file named by
@@ -301,6 +301,10 @@ pub(crate) struct SecretsConfig {
     pub(crate) pepper: Option<Pepper>,
     /// Where `dev` makes one.
     pub(crate) pepper_file: PathBuf,
+    /// The file of the keys that secrets of connections are sealed with, the same on every host of a database.
+    /// `COUNTERFOIL__SECRET_KEYS_FILE`, default `secret-keys` in the data directory. `dev` makes it on first use,
+    /// `counterfoil secret add-key` for others.
+    pub(crate) keys_file: PathBuf,
 }
 
 impl SecretsConfig {
@@ -322,7 +326,16 @@ impl SecretsConfig {
             },
             (None, None) => read_default(reader, &data.pepper_file(), purpose),
         };
-        Self { pepper, pepper_file: named.unwrap_or_else(|| data.pepper_file()) }
+        let keys_file = reader.optional(
+            "secret_keys_file",
+            |path: &PathBuf| path.display().to_string(),
+            &data.secret_keys_file().display().to_string(),
+        );
+        Self {
+            pepper,
+            pepper_file: named.unwrap_or_else(|| data.pepper_file()),
+            keys_file: keys_file.unwrap_or_else(|| data.secret_keys_file()),
+        }
     }
 }
 

@@ -7,5 +7,6 @@ mod definition;
 mod host;
 mod program;
 mod safeties;
+mod secrets;
 mod usage;
 mod world;

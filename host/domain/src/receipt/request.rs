@@ -16,7 +16,7 @@ const PREVIEW_FIELD_BYTES_MAX: usize = 256;
 const PREVIEW_HEADERS_MAX: usize = 64;
 
 /// Header fields whose values are never shown or hashed: they are credentials, or the host's to give.
-const SECRET_HEADERS: [&str; 5] =
+pub(crate) const SECRET_HEADERS: [&str; 5] =
     ["authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key"];
 
 /// The scope that an invariant, or the lack of one, gives to a content key.

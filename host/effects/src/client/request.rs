@@ -5,6 +5,7 @@ use counterfoil_domain::outbound::{judge_headers, judge_method};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
+use secrecy::ExposeSecret as _;
 
 use super::{NotSent, WireRequest};
 
@@ -30,16 +31,24 @@ pub(super) fn message(request: &WireRequest) -> Result<Request<Full<Bytes>>, Not
 fn headers(request: &WireRequest) -> Result<HeaderMap, NotSent> {
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::try_from(request.destination.authority()).map_err(NotSent::refused)?);
-    // One by one: how many a block may set is decided where it sets them, and the host has added its own since.
-    for field in &request.headers {
-        judge_headers(std::slice::from_ref(field)).map_err(NotSent::refused)?;
-        let (name, value) = field;
-        headers.append(
-            HeaderName::try_from(name).map_err(NotSent::refused)?,
-            HeaderValue::try_from(value).map_err(NotSent::refused)?,
-        );
+    for (name, value) in &request.headers {
+        let (name, value) = field(name, value)?;
+        headers.append(name, value);
+    }
+    for (name, value) in &request.secret_headers {
+        let (name, mut value) = field(name, value.expose_secret())?;
+        // Whoever prints the message prints that it is one.
+        value.set_sensitive(true);
+        headers.append(name, value);
     }
     headers.entry(USER_AGENT).or_insert(AGENT);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Ok(headers)
+}
+
+/// One by one: how many a block may set is decided where it sets them, and the host has added its own since.
+fn field(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), NotSent> {
+    judge_headers(&[(name.to_owned(), value.to_owned())]).map_err(NotSent::refused)?;
+    let name = HeaderName::try_from(name).map_err(NotSent::refused)?;
+    Ok((name, HeaderValue::try_from(value).map_err(NotSent::refused)?))
 }

@@ -13,6 +13,7 @@ use counterfoil_store::connection::Connection;
 
 use super::{Act, Ask, Exchange, Outside, Prepared, grants, scope, total};
 use crate::client::{self, Budget, NotSent, NotSentKind, WireRequest};
+use crate::secrets::Opened;
 
 /// A request that may be sent, without what the host injects.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ struct Wire {
     headers: Vec<(String, String)>,
     body: Bytes,
     abilities: Abilities,
+    secrets: Opened,
     budget: Budget,
 }
 
@@ -38,7 +40,8 @@ pub(super) fn prepare(ask: Ask<'_>, request: &HttpRequest) -> Prepared {
     let wire = destination.and_then(|destination| {
         let total_ms_max = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
         let budget = Budget { total_ms_max, ..Budget::DEFAULT };
-        let wire = wire(destination, &request, abilities.clone(), budget)?;
+        judge_secrets(&ask.secrets, &request, &abilities)?;
+        let wire = wire(destination, &request, abilities.clone(), ask.secrets, budget)?;
         key.as_deref().map_or(Ok(()), judge_key).map(|()| wire)
     });
     // What is refused may hold anything; the receipt keeps what can be kept.
@@ -54,6 +57,18 @@ fn judge_key(key: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("an idempotency key is 1 to {NAME_BYTES_MAX} visible ASCII characters"))
+    }
+}
+
+/// The connection's own headers are its alone: of two with one name, receivers disagree which counts.
+fn judge_secrets(secrets: &Opened, request: &HttpRequest, abilities: &Abilities) -> Result<(), String> {
+    // Gateways that hand fields on as variables cannot tell `X_Token` from `X-Token`.
+    let plain = |name: &str| name.to_ascii_lowercase().replace('_', "-");
+    let own: Vec<String> = secrets.headers().iter().map(|(name, _)| plain(name)).collect();
+    let given = request.headers.iter().map(|(name, _)| name.as_str());
+    match given.chain([abilities.idempotency_header()]).find(|name| own.contains(&plain(name))) {
+        Some(name) => Err(format!("the connection sets the header `{name}` itself")),
+        None => Ok(()),
     }
 }
 
@@ -102,6 +117,7 @@ fn wire(
     destination: Destination,
     request: &HttpRequest,
     abilities: Abilities,
+    secrets: Opened,
     budget: Budget,
 ) -> Result<Wire, String> {
     judge_method(&request.method).map_err(|refusal| refusal.to_string())?;
@@ -114,7 +130,7 @@ fn wire(
     }
     let body = Bytes::copy_from_slice(&request.body);
     let (method, headers) = (request.method.clone(), request.headers.clone());
-    Ok(Wire { method, destination, headers, body, abilities, budget })
+    Ok(Wire { method, destination, headers, body, abilities, secrets, budget })
 }
 
 #[async_trait]
@@ -122,7 +138,7 @@ impl Exchange for Wire {
     async fn exchange(&self, out: Outside<'_>, facts: &RequestFacts) -> Exchanged {
         let request = self.with_key(facts);
         let exchange = out.client.exchange(request, &self.budget, out.window, out.faults).await;
-        exchanged(exchange, &self.abilities)
+        exchanged(exchange, &self.abilities, &self.secrets)
     }
 }
 
@@ -137,13 +153,14 @@ impl Wire {
             method: self.method.clone(),
             destination: self.destination.clone(),
             headers,
+            secret_headers: self.secrets.headers().to_vec(),
             body: self.body.clone(),
         }
     }
 }
 
-/// What the client saw, in the words of the table.
-fn exchanged(exchange: client::Exchange, abilities: &Abilities) -> Exchanged {
+/// What the client saw, in the words of the table, and without what the receiver repeats of the secrets it was sent.
+fn exchanged(exchange: client::Exchange, abilities: &Abilities, secrets: &Opened) -> Exchanged {
     match exchange {
         client::Exchange::NotSent(reason) => {
             tracing::info!(%reason, "nothing of an effect was sent");
@@ -152,8 +169,13 @@ fn exchanged(exchange: client::Exchange, abilities: &Abilities) -> Exchanged {
             Exchanged::NotSent { denied, message: message.into() }
         }
         client::Exchange::Answered(response) => {
-            let headers = kept(response.headers, abilities.receipt_id_header.as_deref());
-            Exchanged::Answered(HttpResponse { headers, ..response })
+            let mut headers = kept(response.headers, abilities.receipt_id_header.as_deref());
+            for (_, value) in &mut headers {
+                *value = secrets.without(std::mem::take(value));
+            }
+            let mut body = response.body;
+            secrets.hide(&mut body, response.truncated);
+            Exchanged::Answered(HttpResponse { headers, body, ..response })
         }
         client::Exchange::Lost(lost) => Exchanged::Lost { reason: lost.to_string() },
     }

@@ -40,6 +40,7 @@ fn request(method: &str, url: &str, headers: &[(&str, &str)], body: &'static str
         method: method.to_owned(),
         destination: Destination::parse(url, &loopback()).expect(url),
         headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        secret_headers: vec![],
         body: Bytes::from_static(body.as_bytes()),
     }
 }

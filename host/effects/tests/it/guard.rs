@@ -1,6 +1,7 @@
 //! The guard, over a real database and a provider that counts: what is sent, what is recorded, and what the guest is told.
 
 mod answers;
+mod connection;
 mod fence;
 mod journal;
 mod limits;
@@ -19,6 +20,7 @@ use counterfoil_domain::ports::{EffectPort as _, NoFaults};
 use counterfoil_domain::step::Stop;
 use counterfoil_domain::workflow::definition::Invariant;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{ExecutionContext, Finished, Guard, GuardConfig};
 use counterfoil_store::settle::{
     BlockVerdict, Blocking, RetryLater, RetryVerdict, SettleVerdict, SettledState, SettledStep, Settlement,
@@ -156,6 +158,10 @@ impl Desk {
 }
 
 pub(crate) fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard> {
+    guard_with(work, answer_wait, Secrets::new("/nowhere".into(), |_| {}))
+}
+
+pub(crate) fn guard_with(work: &Work, answer_wait: Duration, secrets: Secrets) -> anyhow::Result<Guard> {
     let client = Client::new(ClientConfig {
         policy: AddressPolicy { loopback: true, private: vec![] },
         name_servers: NameServers::System,
@@ -169,7 +175,7 @@ pub(crate) fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard>
         absence_margin: Duration::ZERO,
         receipts: true,
     };
-    Ok(Guard::new(work.store.clone(), client, config, Arc::new(NoFaults)))
+    Ok(Guard::new(work.store.clone(), client, secrets, config, Arc::new(NoFaults)))
 }
 
 /// Leave for a kind of effect, without connections and hosts.

@@ -17,6 +17,7 @@ use counterfoil_domain::workflow::advance::{Event, advance};
 use counterfoil_domain::workflow::definition::DedupMode;
 use counterfoil_domain::workflow::plan::Plan;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
 use counterfoil_store::admission::{Admission, Admitted};
@@ -201,8 +202,9 @@ impl House {
             absence_margin: Duration::ZERO,
             receipts: true,
         };
+        let secrets = Secrets::new("/nowhere".into(), |_| {});
         let store = self.work.store.clone();
-        let guard = Arc::new(Guard::new(store.clone(), client, config, Arc::new(NoFaults)));
+        let guard = Arc::new(Guard::new(store.clone(), client, secrets, config, Arc::new(NoFaults)));
         let scripts =
             self.blocks.iter().filter(|(name, _)| can_run(name)).map(|(_, script)| *script).collect();
         let runner = Arc::new(Scripts { scripts, ran: Mutex::default() });

@@ -3,4 +3,5 @@
 mod faults;
 mod house;
 mod intake;
+mod rate;
 mod runs;

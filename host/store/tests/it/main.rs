@@ -2,6 +2,7 @@
 
 mod admission;
 mod claim;
+mod connections;
 mod constraints;
 mod cost;
 mod dispatch;

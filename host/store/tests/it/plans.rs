@@ -10,8 +10,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use crate::world::World;
 
 /// Tables that grow with the work, or that everybody waits for.
-const HOT: [&str; 10] = [
+const HOT: [&str; 11] = [
     "audit",
+    "connection_rates",
     "deliveries",
     "events",
     "open_runs",
@@ -28,12 +29,13 @@ const EXCEPTIONS: [(&str, &str); 1] =
     [("FROM open_steps GROUP BY wait", "a gauge counts every open step, once for each scrape")];
 
 /// The statements that we cannot afford to get wrong, each by what only it has.
-const GOLDEN: [(&str, &str); 6] = [
+const GOLDEN: [(&str, &str); 7] = [
     ("claim", "UPDATE open_steps s\n             SET lease_id = gen_random_uuid()"),
     ("dispatch", "'dispatched', step.lease_id"),
     ("settle", "SELECT kept.lease_id"),
     ("settle_and_end", "UPDATE runs r SET state = $9"),
     ("outbox_hold", "UPDATE events e SET hold_id = hold.id"),
+    ("take_room", "WITH rate AS MATERIALIZED"),
     ("admission", "WITH run AS (\n             INSERT INTO runs"),
 ];
 
@@ -69,6 +71,9 @@ const MANY: &str = "
     INSERT INTO receipt_history (tenant_id, receipt_id, id, from_state, to_state, actor, evidence)
         SELECT tenant, id, id, 'unknown', 'committed', 'host', '' FROM many;
     INSERT INTO audit (tenant_id, id, actor, action, run_id) SELECT tenant, id, 'host', 'run.cancel', id FROM many;
+    INSERT INTO connections (tenant_id, name, base_url, allowed_hosts) SELECT tenant, 'c' || n, '', '{}' FROM many;
+    INSERT INTO connection_rates (tenant_id, connection, calls, per_ms, every, ahead)
+        SELECT tenant, 'c' || n, 1, 1, '1 ms', '1 ms' FROM many;
     ANALYZE;
     SET plan_cache_mode = force_generic_plan";
 

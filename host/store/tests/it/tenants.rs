@@ -1,10 +1,11 @@
 //! Another tenant's id answers exactly like an id that does not exist.
 
 use counterfoil_domain::id::{Digest, EventId, KeyId};
+use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::receipt::resolution::Outcome;
 use counterfoil_store::Page;
 use counterfoil_store::block::BlockVersion;
-use counterfoil_store::connection::Connection;
+use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::receipt::EffectFilter;
@@ -124,14 +125,15 @@ async fn a_tenant_sees_nothing_of_another() {
         NewEvent { id: ids.event, event_type: "lead.created".into(), record: None, data: json!({ "id": 1 }) };
     store.record_events(own, &[event]).await.expect("records");
     store.put_block(own, "block", ids.digest, b"block", &json!({}), &[]).await.expect("keeps");
-    let connection = Connection {
+    let connection = NewConnection {
         name: "c".into(),
         base_url: "https://example.com".into(),
         allowed_hosts: vec![],
         abilities: json!({}),
-        updated_at: chrono::DateTime::UNIX_EPOCH,
+        rate: None,
+        secrets: SecretChanges::default(),
     };
-    store.set_connection(own, &connection).await.expect("sets");
+    store.set_connection(own, &connection, &Actor::Host).await.expect("sets");
     let key = KeyRow {
         tenant: own,
         id: ids.key,

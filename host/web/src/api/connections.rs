@@ -1,18 +1,22 @@
 //! Connections: a tenant's named ways to reach a system.
 
+mod secrets;
+
 use std::sync::Arc;
 
 use axum::extract::State;
 use chrono::{DateTime, Utc};
-use counterfoil_domain::connection::Abilities;
-use counterfoil_domain::outbound::{Destination, Reach};
+use counterfoil_domain::connection::{Abilities, InvalidConnection, Rate};
+use counterfoil_domain::outbound::{Destination, Reach, Refusal};
 use counterfoil_domain::workflow::is_name;
-use serde::{Deserialize, Serialize};
+use counterfoil_store::connection::NewConnection;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::secrets::Given;
 use crate::auth::{Admin, Caller, Viewer};
 use crate::extract::{Json, JsonBody, Named};
 use crate::list::Listed;
@@ -36,6 +40,12 @@ pub(crate) struct Connection {
     allowed_hosts: Vec<String>,
     /// What it declares of the system behind it.
     abilities: Value,
+    /// How often it may be used, whichever hosts use it: at most `limit + burst` calls in any `per_ms` milliseconds.
+    #[schema(value_type = Option<Object>, example = json!({ "limit": 20, "per_ms": 1000, "burst": 5 }))]
+    rate: Option<Rate>,
+    /// The names of its secrets. Their values are never shown.
+    #[schema(example = json!(["header:authorization"]))]
+    secrets: Vec<String>,
     updated_at: DateTime<Utc>,
 }
 
@@ -46,14 +56,17 @@ impl From<counterfoil_store::connection::Connection> for Connection {
             base_url,
             allowed_hosts,
             abilities,
+            rate,
+            secrets,
             updated_at,
         } = row;
-        Self { name, base_url, allowed_hosts, abilities, updated_at }
+        let secrets = secrets.into_iter().map(|secret| secret.name.to_string()).collect();
+        Self { name, base_url, allowed_hosts, abilities, rate, secrets, updated_at }
     }
 }
 
 /// A connection to set.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SetConnection {
     /// What paths are under.
@@ -65,11 +78,25 @@ struct SetConnection {
     #[serde(default)]
     #[schema(value_type = Object)]
     abilities: Abilities,
+    /// How often it may be used; as often as anybody likes if absent.
+    #[schema(value_type = Option<Object>, example = json!({ "limit": 20, "per_ms": 1000, "burst": 5 }))]
+    rate: Option<Rate>,
+    /// Secrets by name, `header:<name>`, `username` or `password`, merged into those that are there: a text sets one,
+    /// `null` removes one. Absent keeps all, `null` in place of the object removes all.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>, example = json!({ "header:authorization": "Bearer …" }))]
+    secrets: Given,
+}
+
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Given, D::Error> {
+    // Read by hand: the words of an error that serde makes would repeat the value.
+    Value::deserialize(deserializer).map(|value| Given(Some(value)))
 }
 
 /// Set a connection
 ///
-/// Creates it, or replaces what it was. The base URL and the hosts are judged by the rules that calls are judged by.
+/// Creates it, or replaces what it was, its secrets excepted. The base URL and the hosts are judged by the rules that
+/// calls are judged by.
 #[utoipa::path(put, path = "/v1/connections/{name}", tag = "connections", params(("name" = String, Path)),
     request_body = SetConnection, responses((status = 200, body = Connection)), security(("key" = ["admin"])))]
 async fn set(
@@ -83,31 +110,43 @@ async fn set(
             "a connection's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
-    let SetConnection { base_url, allowed_hosts, abilities } = body.value;
-    let allowed_hosts = match allowed_hosts {
+    let SetConnection { base_url, allowed_hosts, abilities, rate, secrets } = body.value;
+    let allowed_hosts = hosts(&app, &base_url, allowed_hosts)?;
+    abilities.judge().map_err(|fault| invalid("/abilities", fault))?;
+    rate.map_or(Ok(()), |rate| rate.judge()).map_err(|fault| invalid("/rate", fault))?;
+    let secrets = secrets.read()?;
+    let present = app.store.connection(caller.tenant, &name).await?.map(|present| present.secrets);
+    secrets.judge(&present.unwrap_or_default(), &abilities)?;
+    let connection = NewConnection {
+        base_url,
+        allowed_hosts,
+        abilities: json!(abilities),
+        rate,
+        secrets: secrets.seal(&app, caller.tenant, &name).await?,
+        name,
+    };
+    app.store.set_connection(caller.tenant, &connection, &caller.actor()).await?;
+    find(&app, &caller, &connection.name).await
+}
+
+fn hosts(app: &App, base_url: &str, given: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
+    let refused = |refusal: Refusal| Problem::bad_field("/base_url", refusal.to_string());
+    let hosts = match given {
         Some(hosts) if hosts.len() > HOSTS_MAX => {
             return Err(Problem::bad_field("/allowed_hosts", format!("at most {HOSTS_MAX} hosts")));
         }
         Some(hosts) => hosts,
         None => {
-            let base = Destination::parse(&base_url, &app.addresses)
-                .map_err(|refusal| Problem::bad_field("/base_url", refusal.to_string()))?;
+            let base = Destination::parse(base_url, &app.addresses).map_err(refused)?;
             vec![base.authority().to_owned()]
         }
     };
-    Reach::of_connection(&base_url, &allowed_hosts, &app.addresses)
-        .map_err(|refusal| Problem::bad_field("/base_url", refusal.to_string()))?;
-    let connection = counterfoil_store::connection::Connection {
-        name: name.clone(),
-        base_url,
-        allowed_hosts,
-        abilities: json!(abilities),
-        updated_at: app.now(),
-    };
-    app.store.set_connection(caller.tenant, &connection).await?;
-    let detail = json!({ "connection": name, "base_url": connection.base_url });
-    app.store.record_audit(caller.tenant, &caller.actor(), "connection.set", None, &detail).await?;
-    find(&app, &caller, &name).await
+    Reach::of_connection(base_url, &hosts, &app.addresses).map_err(refused)?;
+    Ok(hosts)
+}
+
+fn invalid(place: &str, fault: InvalidConnection) -> Problem {
+    Problem::bad_field(&format!("{place}{}", fault.pointer), fault.message)
 }
 
 /// List connections

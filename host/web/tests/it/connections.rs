@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::told;
 use crate::world::World;
@@ -21,6 +21,8 @@ async fn a_connection_is_judged_as_calls_are_and_reads_back() {
           "500": "not-applied"
         }
       },
+      "rate": null,
+      "secrets": [],
       "updated_at": "(time)"
     }
     "#);
@@ -42,10 +44,101 @@ async fn a_connection_is_judged_as_calls_are_and_reads_back() {
             json!({ "base_url": "https://example.com", "abilities": { "statuses": { "500": "maybe" } } }),
             "/abilities/statuses/500",
         ),
+        (
+            json!({ "base_url": "https://example.com", "abilities": { "statuses": { "102": "applied" } } }),
+            "/abilities/statuses/102",
+        ),
+        (
+            json!({ "base_url": "https://example.com", "abilities": { "idempotency_header": "Host" } }),
+            "/abilities/idempotency_header",
+        ),
+        (
+            json!({ "base_url": "https://example.com", "abilities": { "receipt_id_header": "cookie" } }),
+            "/abilities/receipt_id_header",
+        ),
+        (json!({ "base_url": "https://example.com", "rate": { "limit": 0, "per_ms": 1000 } }), "/rate/limit"),
+        (json!({ "base_url": "https://example.com", "rate": { "limit": 1, "per_ms": 0 } }), "/rate/per_ms"),
+        (
+            json!({ "base_url": "https://example.com", "rate": { "limit": 1, "per_ms": 9, "burst": 2 } }),
+            "/rate/burst",
+        ),
         (json!({ "base_url": "https://example.com", "secret": "x" }), "/secret"),
     ] {
         let refused = world.call("PUT", path, body.clone()).await.with(400);
         assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}: {refused}");
     }
     assert_eq!(world.get(path).await.with(200), set, "a refusal changes nothing");
+}
+
+/// An admin's call, and what the connection then says of its secrets.
+async fn secrets_after(world: &World, secrets: Value) -> Value {
+    let mut body = json!({ "base_url": "https://example.com", "secrets": secrets });
+    if secrets == json!("absent") {
+        body.as_object_mut().expect("an object").remove("secrets");
+    }
+    let set = world.call("PUT", "/v1/connections/payments", body).await;
+    assert!(!set.text.contains("canary"), "{}", set.text);
+    set.with(200)["secrets"].clone()
+}
+
+#[tokio::test]
+async fn secrets_are_merged_and_shown_by_name_only() {
+    let world = World::new().await;
+    let both = json!(["header:authorization", "password"]);
+    for (secrets, expected) in [
+        (json!("absent"), json!([])),
+        (json!({ "header:Authorization": "Bearer canary", "password": "canary" }), both.clone()),
+        (json!("absent"), both.clone()),
+        (json!({}), both.clone()),
+        (json!({ "header:authorization": "Bearer canary-2" }), both.clone()),
+        (json!({ "password": null, "username": "canary" }), json!(["header:authorization", "username"])),
+        (json!({ "header:nothing": null }), json!(["header:authorization", "username"])),
+        (json!(null), json!([])),
+    ] {
+        assert_eq!(secrets_after(&world, secrets.clone()).await, expected, "{secrets}");
+    }
+    let list = world.get("/v1/connections").await;
+    assert!(!list.text.contains("canary"), "{}", list.text);
+    let dump = world.work.database.dump().await;
+    assert!(dump.iter().all(|line| !line.contains("canary")), "{dump:#?}");
+    let said = dump.iter().filter_map(|line| line.strip_prefix("audit.detail: "));
+    insta::assert_snapshot!(said.collect::<Vec<_>>().join("\n"), @r#"
+    {"connection":"payments","base_url":"https://example.com"}
+    {"connection":"payments","base_url":"https://example.com","secrets_set":["header:authorization","password"]}
+    {"connection":"payments","base_url":"https://example.com"}
+    {"connection":"payments","base_url":"https://example.com"}
+    {"connection":"payments","base_url":"https://example.com","secrets_set":["header:authorization"]}
+    {"connection":"payments","base_url":"https://example.com","secrets_set":["username"],"secrets_removed":["password"]}
+    {"connection":"payments","base_url":"https://example.com","secrets_removed":["header:nothing"]}
+    {"connection":"payments","base_url":"https://example.com","secrets_removed":"all others"}
+    "#);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_refused_is_not_repeated() {
+    let world = World::new().await;
+    let many: serde_json::Map<String, Value> =
+        (0..17).map(|n| (format!("header:x-{n}"), json!("canary"))).collect();
+    for (secrets, pointer) in [
+        (json!("canary"), "/secrets"),
+        (json!(["canary"]), "/secrets"),
+        (json!({ "password": ["canary"] }), "/secrets/password"),
+        (json!({ "authorization": "canary" }), "/secrets/authorization"),
+        (json!({ "header:host": "canary" }), "/secrets/header:host"),
+        (json!({ "header:a/b": "canary" }), "/secrets/header:a~1b"),
+        (json!({ "header:x": "canary\r\nhost: evil" }), "/secrets/header:x"),
+        (json!({ "header:x": "" }), "/secrets/header:x"),
+        (json!({ "header:x": "canary", "header:X": "canary" }), "/secrets/header:X"),
+        (json!({ "header:Idempotency-Key": "canary" }), "/secrets/header:idempotency-key"),
+        (Value::Object(many), "/secrets"),
+    ] {
+        let body = json!({ "base_url": "https://example.com", "secrets": secrets });
+        let refused = world.call("PUT", "/v1/connections/payments", body).await;
+        assert_eq!(refused.with(400)["errors"][0]["pointer"], pointer, "{}", refused.text);
+        assert!(!refused.text.contains("canary"), "{}", refused.text);
+    }
+    let body = json!({ "base_url": "https://example.com", "secrets": { "password": "canary" } });
+    let keyless = world.call("PUT", "/v1/connections/keyless", body).await;
+    assert_eq!(keyless.with(503)["code"], "secret_key_missing");
+    assert_eq!(world.get("/v1/connections").await.with(200)["items"], json!([]), "nothing was set");
 }

@@ -11,11 +11,12 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use chrono::{DateTime, Utc};
 use counterfoil_domain::block::{Descriptor, EffectGrant, WantedLimits};
 use counterfoil_domain::code::Code;
+use counterfoil_domain::connection::{SealedSecret, SecretName};
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::id::{Digest, HostId, KeyId, RunId, TenantId};
 use counterfoil_domain::key::{ApiKey, Pepper, Scope};
 use counterfoil_domain::outbound::AddressPolicy;
-use counterfoil_domain::ports::{ComponentInspector, Inspection, Refused};
+use counterfoil_domain::ports::{ComponentInspector, Inspection, NoSecretKey, Refused, SecretSealer};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
 use counterfoil_domain::receipt::request::Scope as ContentScope;
 use counterfoil_domain::receipt::request::http_facts;
@@ -27,6 +28,7 @@ use counterfoil_store::settle::Blocking;
 use counterfoil_store::step::{ClaimRequest, Claimed};
 use counterfoil_testkit::work::Work;
 use counterfoil_web::{LoginLinks, WebState, router};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -91,6 +93,7 @@ impl World {
         let web = WebState {
             store: store.clone(),
             inspector: Arc::new(Told),
+            sealer: Arc::new(Wax),
             addresses: AddressPolicy { loopback: true, private: vec![] },
             pepper: Pepper::new([7; 32]),
             clock,
@@ -317,6 +320,30 @@ impl ComponentInspector for Told {
             },
             compile_ms: 1,
         })
+    }
+}
+
+/// Stands in for the door out: what it seals says where it belongs, and not what it is. It seals nothing for `keyless`.
+struct Wax;
+
+#[async_trait::async_trait]
+impl SecretSealer for Wax {
+    async fn seal(
+        &self,
+        tenant: TenantId,
+        connection: &str,
+        secrets: Vec<(SecretName, SecretString)>,
+    ) -> Result<Vec<SealedSecret>, NoSecretKey> {
+        if connection == "keyless" {
+            return Err(NoSecretKey { message: "there is no key file".into() });
+        }
+        let seal = |(name, text): (SecretName, SecretString)| {
+            let length = text.expose_secret().len();
+            let sealed =
+                format!("{length} bytes for {tenant} {connection} {name}, sealed with wax").into_bytes();
+            SealedSecret { name, key: "wax".into(), sealed }
+        };
+        Ok(secrets.into_iter().map(seal).collect())
     }
 }
 

@@ -12,7 +12,7 @@ use counterfoil_domain::receipt::{
 };
 use uuid::Uuid;
 
-use crate::state::{Id, Lease, NUMBERS, PLACES, Row, SLOTS, Said, Stand};
+use super::state::{Id, Lease, NUMBERS, PLACES, Row, SLOTS, Said, Stand};
 
 const TENANT: TenantId = TenantId(Uuid::from_u128(1));
 const NODE: &str = "n";

@@ -1,9 +1,9 @@
 //! What a host does that has an execution.
 
-use crate::house::Action;
-use crate::house::House;
-use crate::mutant::Mutant;
-use crate::state::{End, Execution, Host, Id, Phase, Said, Wire, World, Write};
+use super::house::Action;
+use super::house::House;
+use super::mutant::Mutant;
+use super::state::{End, Execution, Host, Id, Phase, Said, Wire, World, Write};
 
 impl World {
     /// Carries out an action of a host.

@@ -2,7 +2,7 @@
 
 use counterfoil_domain::effect::Safety;
 
-use crate::state::{SLOTS, Said, Trace};
+use super::state::{SLOTS, Said, Trace};
 
 /// A block.
 #[derive(Debug, Clone, Copy)]

@@ -5,11 +5,11 @@ use counterfoil_domain::receipt::resolution::{self, Outcome, Resolution};
 use counterfoil_domain::receipt::{Actor, ReceiptState};
 use stateright::{Model, Property};
 
-use crate::facts;
-use crate::guest::Guest;
-use crate::mutant::Mutant;
-use crate::properties;
-use crate::state::{
+use super::facts;
+use super::guest::Guest;
+use super::mutant::Mutant;
+use super::properties;
+use super::state::{
     Book, End, Execution, Host, Id, NUMBERS, PLACES, Phase, Place, SLOTS, Said, Stand, Step, Trace, Wait,
     Wire, World, Write,
 };

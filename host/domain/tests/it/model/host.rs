@@ -9,12 +9,12 @@ use counterfoil_domain::receipt::answer::{AfterRefusal, Meaning, StatusMeanings,
 use counterfoil_domain::receipt::journal::{Asker, Call, Decision, Journal};
 use counterfoil_domain::step::{Circumstances, Conclusion, Delays, RetryPolicy, StepError, Stop, conclude};
 
-use crate::database::{Unended, Verdict};
-use crate::facts;
-use crate::guest::Next;
-use crate::house::House;
-use crate::mutant::Mutant;
-use crate::state::{End, Execution, Id, Phase, Row, Said, Stand, Trace, World, Write};
+use super::database::{Unended, Verdict};
+use super::facts;
+use super::guest::Next;
+use super::house::House;
+use super::mutant::Mutant;
+use super::state::{End, Execution, Id, Phase, Row, Said, Stand, Trace, World, Write};
 
 impl Execution {
     /// The slot that the guest waits at.

@@ -4,10 +4,10 @@ use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition, resolution};
 use counterfoil_domain::step::Conclusion;
 
-use crate::facts;
-use crate::house::{House, Swap};
-use crate::mutant::Mutant;
-use crate::state::{Execution, Id, Lease, Phase, Row, Stand, Step, Wait, World, Write};
+use super::facts;
+use super::house::{House, Swap};
+use super::mutant::Mutant;
+use super::state::{Execution, Id, Lease, Phase, Row, Stand, Step, Wait, World, Write};
 
 /// What came of a wish to dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl World {
                 if !is_closed && !house.lacks(Mutant::SettleLooks) {
                     return Err(Unended::Unanswered);
                 }
-                let is_told = matches!(by.phase, Phase::Ended(crate::state::End::Output));
+                let is_told = matches!(by.phase, Phase::Ended(super::state::End::Output));
                 self.contradicted |= is_told && !self.agrees(house, by);
                 let succeeded = matches!(conclusion, Conclusion::Succeed(_));
                 *self.step_mut(by.place) = if succeeded { Step::Succeeded } else { Step::Failed };
@@ -199,7 +199,7 @@ impl World {
                 self.lose(house, &by.lose);
                 self.block(house, by.place);
             }
-            Conclusion::HandBack { .. } => self.leave(by.place, None, false),
+            Conclusion::HandBack { .. } | Conclusion::Wait { .. } => self.leave(by.place, None, false),
             Conclusion::Leave => return Err(Unended::Lost),
         }
         Ok(())

@@ -18,8 +18,8 @@ mod state;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use configurations as c;
-use house::{Config, House};
+use self::configurations as c;
+use self::house::{Config, House};
 
 /// States that the model has at least, over all configurations: fewer would mean that something is cut off.
 const UNIQUE_STATES_MIN: usize = 1_000_000;

@@ -3,8 +3,8 @@
 use counterfoil_domain::effect::Safety::{AtMostOnce, Idempotent, ReadOnly};
 use counterfoil_domain::receipt::resolution::Outcome;
 
-use crate::guest::Guest;
-use crate::house::Config;
+use super::guest::Guest;
+use super::house::Config;
 
 /// One call that must not be repeated, and nothing but hosts and a provider.
 pub(crate) const PLAIN: Config = Config {

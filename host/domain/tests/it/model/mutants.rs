@@ -2,11 +2,11 @@
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-use crate::configurations as c;
-use crate::house::{Config, House};
-use crate::mutant::Mutant;
-use crate::properties as p;
-use crate::reach::reach;
+use super::configurations as c;
+use super::house::{Config, House};
+use super::mutant::Mutant;
+use super::properties as p;
+use super::reach::reach;
 
 /// A mutant, where it is looked for, and the property that must catch it.
 type Case = (Mutant, Config, &'static str);

@@ -4,8 +4,8 @@ use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::ReceiptState;
 use stateright::Property;
 
-use crate::house::House;
-use crate::state::{PLACES, SLOTS, Stand, Step, Wait, World};
+use super::house::House;
+use super::state::{PLACES, SLOTS, Stand, Step, Wait, World};
 
 pub(crate) const NEVER_TWICE: &str = "no effect stands twice";
 pub(crate) const ONE_ALTERNATIVE: &str = "of two alternatives at most one stands";

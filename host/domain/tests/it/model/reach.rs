@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use stateright::Model;
 
-use crate::house::House;
-use crate::state::{Step, World};
+use super::house::House;
+use super::state::{Step, World};
 
 fn fingerprint(world: &World) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(world)

@@ -1,0 +1,3 @@
+//! What holds of the domain as a whole.
+
+mod model;
