@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 
 use crate::error::Row;
 use crate::run::Trigger;
-use crate::settle::{NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
+use crate::settle::{Inline, NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
 use crate::transaction::{Tx, begin, undo};
 use crate::value::Exact;
 use crate::{Store, StoreError};
@@ -96,7 +96,9 @@ impl Store {
             return undo(tx, None).await;
         }
         let Admission { tenant, run, inline, .. } = admission;
-        insert_inline(&mut tx, *tenant, *run, run.0.into(), inline).await?;
+        let settled = |step| Inline { tenant: *tenant, run: *run, lineage: run.0.into(), step };
+        let inline: Vec<_> = inline.iter().map(settled).collect();
+        insert_inline(&mut tx, &inline).await?;
         tx.commit().await?;
         if !admission.open.is_empty() {
             self.wake();

@@ -25,6 +25,7 @@ pub mod cluster;
 pub mod connection;
 mod error;
 pub mod event;
+mod gather;
 pub mod idempotency;
 pub mod key;
 pub mod metrics;
@@ -45,6 +46,9 @@ pub mod workflow;
 pub use self::error::StoreError;
 pub use self::page::Page;
 
+use self::gather::Gather;
+use self::receipt::{Flushed, Wanted};
+use self::settle::{Settlement, Together};
 use self::wake::Waker;
 
 /// Longest that one statement may take: the longest of ours takes milliseconds.
@@ -85,6 +89,8 @@ struct Inner {
     options: PgConnectOptions,
     faults: Arc<dyn Faults>,
     waker: Waker,
+    dispatches: Gather<Wanted, Flushed>,
+    settlements: Gather<Settlement, Together>,
 }
 
 impl std::fmt::Debug for Store {
@@ -117,8 +123,14 @@ impl Store {
                 .acquire_timeout(ACQUIRE_TIMEOUT)
                 .test_before_acquire(false)
         };
+        let pool_of_writers = pool(config.connections_max).connect_with(planned).await?;
         let inner = Inner {
-            pool: pool(config.connections_max).connect_with(planned).await?,
+            dispatches: Gather::start(receipt::flush_dispatches(pool_of_writers.clone())),
+            settlements: Gather::start(settle::flush_settlements(
+                pool_of_writers.clone(),
+                Arc::clone(&faults),
+            )),
+            pool: pool_of_writers,
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
             reads: pool(READ_CONNECTIONS_MAX).connect_lazy_with(limited),
             options,

@@ -14,6 +14,7 @@ use counterfoil_domain::id::{EffectId, Place, RunId, TenantId};
 use counterfoil_domain::receipt::resolution::Unresolvable;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 
+pub(crate) use self::dispatch::{Flushed, Wanted, flush_dispatches};
 pub use self::list::{EffectFilter, EffectRow};
 pub use self::resolve::Resumed;
 pub(crate) use self::row::{AnswerColumns, ReceiptRow};

@@ -13,6 +13,7 @@ mod next;
 mod open;
 mod own;
 mod retry;
+mod together;
 
 use std::time::Duration;
 
@@ -21,9 +22,10 @@ use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 use serde_json::Value;
 
 pub(crate) use self::answer::{Written, write};
-pub(crate) use self::inline::insert_inline;
+pub(crate) use self::inline::{Inline, insert_inline};
 pub(crate) use self::open::OpenArrays;
 pub use self::own::{Change, OwnEffect};
+pub(crate) use self::together::{Together, flush_settlements};
 
 use crate::step::{Claimed, Fence, Wait};
 use crate::value::text_enum;

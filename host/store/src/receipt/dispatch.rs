@@ -1,5 +1,7 @@
 //! The statement before the first byte: a receipt becomes durable as dispatched, or the effect is not sent.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use counterfoil_domain::id::EffectId;
 use counterfoil_domain::receipt::identity::EPOCH;
@@ -15,8 +17,32 @@ use crate::transaction::{begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
+mod many;
+
+pub(crate) use self::many::{Flushed, flush_dispatches};
+
 /// A receipt that stood in the way may be released before it is asked which one it was.
 const TRIES_MAX: usize = 3;
+
+/// A receipt that shall be durable as dispatched.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    fence: Fence,
+    receipt: Receipt,
+    is_guarded: bool,
+    absence_known_after: Duration,
+}
+
+impl Wanted {
+    fn new(dispatch: &Dispatch<'_>) -> Self {
+        Self {
+            fence: *dispatch.fence,
+            receipt: dispatch.receipt.clone(),
+            is_guarded: dispatch.guard.is_some(),
+            absence_known_after: dispatch.absence_known_after,
+        }
+    }
+}
 
 impl Store {
     /// Makes a receipt durable as dispatched, if the step is still this execution's, the slot is as it was expected, and no
@@ -28,8 +54,12 @@ impl Store {
             && dispatch.writes.is_empty();
         let verdict = if is_first {
             // A second receipt of a slot's first number has the same id, so that there is nothing to look at before.
-            let mut connection = self.pool().acquire().await?;
-            send_or_say_why(&mut connection, dispatch).await?
+            if let Some(at) = self.inner.dispatches.submit(Wanted::new(dispatch)).await? {
+                DispatchVerdict::Dispatched { at }
+            } else {
+                let mut connection = self.pool().acquire().await?;
+                send_or_say_why(&mut connection, dispatch).await?
+            }
         } else {
             self.dispatch_after_others(dispatch).await?
         };
@@ -148,8 +178,9 @@ async fn send_or_say_why(
     connection: &mut PgConnection,
     dispatch: &Dispatch<'_>,
 ) -> Result<DispatchVerdict, StoreError> {
+    let wanted = Wanted::new(dispatch);
     for _ in 0..TRIES_MAX {
-        if let Some(at) = insert_dispatched(connection, dispatch).await? {
+        if let Some(at) = insert_dispatched(connection, &wanted).await? {
             return Ok(DispatchVerdict::Dispatched { at });
         }
         if let Some(verdict) = why_not(connection, dispatch).await? {
@@ -162,9 +193,9 @@ async fn send_or_say_why(
 /// Inserts the receipt, fenced on the lease. None if the step is not held, the receipt exists, or its content is guarded.
 async fn insert_dispatched(
     connection: &mut PgConnection,
-    dispatch: &Dispatch<'_>,
+    wanted: &Wanted,
 ) -> Result<Option<DateTime<Utc>>, StoreError> {
-    let receipt = dispatch.receipt;
+    let receipt = &wanted.receipt;
     let request = &receipt.request;
     let (slot_label, slot_ordinal) = slot_columns(&receipt.slot);
     let dispatched_at = sqlx::query_scalar!(
@@ -193,7 +224,7 @@ async fn insert_dispatched(
          ON CONFLICT DO NOTHING
          RETURNING dispatched_at AS "dispatched_at!""#,
         receipt.tenant.0,
-        dispatch.fence.lease.0,
+        wanted.fence.lease.0,
         receipt.id.0,
         receipt.place.lineage.0,
         receipt.step.0,
@@ -214,8 +245,8 @@ async fn insert_dispatched(
         &request.content_key,
         request.idempotency_key,
         Exact(&request.preview) as Exact<'_>,
-        dispatch.guard.is_some(),
-        value::interval(dispatch.absence_known_after),
+        wanted.is_guarded,
+        value::interval(wanted.absence_known_after),
     )
     .fetch_optional(&mut *connection)
     .await?;

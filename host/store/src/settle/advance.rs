@@ -10,10 +10,11 @@ use crate::transaction::Tx;
 use crate::value::{self, Exact};
 
 /// The lease of the step that this host keeps.
-pub(super) struct Kept {
-    lease: LeaseId,
-    since: DateTime<Utc>,
-    until: DateTime<Utc>,
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(super) lease: LeaseId,
+    pub(super) since: DateTime<Utc>,
+    pub(super) until: DateTime<Utc>,
 }
 
 /// Moves the step to the settled ones and opens its successors. The outer none says that a receipt of its place has no
@@ -85,7 +86,7 @@ pub(super) async fn advance(
 }
 
 /// The successor that a host keeps: the first that is ready.
-fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
+pub(super) fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
     settlement.open.iter().enumerate().find(|(_, step)| step.wait == Wait::Ready && step.delay.is_zero())
 }
 

@@ -1,55 +1,94 @@
 //! An execution that settles its step: the step's end, its answers, what follows, and the run's own end, all or nothing.
 
-use counterfoil_domain::ports::Site;
+use counterfoil_domain::ports::{Faults, Site};
+use sqlx::PgPool;
 
-use super::advance::{advance, claimed};
+use super::advance::{Kept, advance, claimed};
 use super::conclude::conclude;
 use super::hold::hold_with_run;
+use super::inline::insert_inline;
 use super::own::{Change, OwnEffect, write_own};
-use super::{SettleVerdict, SettledState, Settlement, Written, insert_inline, write};
+use super::{SettleVerdict, SettledState, Settlement, Written, write};
 use crate::transaction::{begin, undo};
 use crate::{Store, StoreError};
+
+/// What came of a settlement.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It is durable, with the step that its host keeps, if it keeps one.
+    Settled(Option<Kept>),
+    Lost,
+    Unanswered,
+    Rerun,
+}
 
 impl Store {
     /// Settles a step, with everything that follows from its end.
     pub async fn settle(&self, settlement: &Settlement) -> Result<SettleVerdict, StoreError> {
-        let mut tx = begin(self.pool()).await?;
-        let Some(held) = hold_with_run(&mut tx, settlement).await? else {
-            return undo(tx, SettleVerdict::Lost).await;
+        let together = if settlement.is_plain() {
+            self.inner.settlements.submit(settlement.clone()).await?
+        } else {
+            None
         };
-        let written = if held.is_committed { &settlement.writes[1..] } else { &settlement.writes[..] };
-        for own in written {
-            match write(&mut tx, &settlement.fence, own).await? {
-                Written::Done => {}
-                Written::Moved => return undo(tx, SettleVerdict::Lost).await,
-                Written::Exists => return undo(tx, SettleVerdict::Rerun).await,
-            }
-        }
-        if !settlement.own.is_empty() {
-            if settlement.settled.state != SettledState::Succeeded {
-                return Err(StoreError::Unstorable("a step that did not succeed changes nothing"));
-            }
-            if !write_own(&mut tx, settlement).await? {
-                return undo(tx, SettleVerdict::Rerun).await;
-            }
-        }
-        let kept = match &settlement.end {
-            None => advance(&mut tx, settlement).await?,
-            Some(end) => conclude(&mut tx, settlement, end, held.open_steps).await?.then_some(None),
+        let ended = match together {
+            Some(ended) => ended,
+            None => alone(self.pool(), &*self.inner.faults, settlement).await?,
         };
-        let Some(kept) = kept else {
-            return undo(tx, SettleVerdict::Unanswered).await;
-        };
-        let (tenant, run) = (settlement.fence.tenant, settlement.run);
-        insert_inline(&mut tx, tenant, run, settlement.lineage, &settlement.inline).await?;
-        self.inner.faults.reach(Site::InSettle);
-        tx.commit().await?;
-        self.inner.faults.reach(Site::AfterSettle);
-        let next = kept.and_then(|kept| claimed(settlement, &kept));
-        let has_emitted = |own: &OwnEffect| matches!(own.change, Change::Emit { .. });
-        if settlement.open.len() > usize::from(next.is_some()) || settlement.own.iter().any(has_emitted) {
-            self.wake();
-        }
-        Ok(SettleVerdict::Settled { next })
+        Ok(match ended {
+            Ended::Settled(kept) => {
+                let next = kept.and_then(|kept| claimed(settlement, &kept));
+                let has_opened =
+                    settlement.end.is_none() && settlement.open.len() > usize::from(next.is_some());
+                let has_emitted = |own: &OwnEffect| matches!(own.change, Change::Emit { .. });
+                if has_opened || settlement.own.iter().any(has_emitted) {
+                    self.wake();
+                }
+                SettleVerdict::Settled { next }
+            }
+            Ended::Lost => SettleVerdict::Lost,
+            Ended::Unanswered => SettleVerdict::Unanswered,
+            Ended::Rerun => SettleVerdict::Rerun,
+        })
     }
+}
+
+/// Settles one step in a transaction of its own.
+pub(super) async fn alone(
+    pool: &PgPool,
+    faults: &dyn Faults,
+    settlement: &Settlement,
+) -> Result<Ended, StoreError> {
+    let mut tx = begin(pool).await?;
+    let Some(held) = hold_with_run(&mut tx, settlement).await? else {
+        return undo(tx, Ended::Lost).await;
+    };
+    let written = if held.is_committed { &settlement.writes[1..] } else { &settlement.writes[..] };
+    for own in written {
+        match write(&mut tx, &settlement.fence, own).await? {
+            Written::Done => {}
+            Written::Moved => return undo(tx, Ended::Lost).await,
+            Written::Exists => return undo(tx, Ended::Rerun).await,
+        }
+    }
+    if !settlement.own.is_empty() {
+        if settlement.settled.state != SettledState::Succeeded {
+            return Err(StoreError::Unstorable("a step that did not succeed changes nothing"));
+        }
+        if !write_own(&mut tx, settlement).await? {
+            return undo(tx, Ended::Rerun).await;
+        }
+    }
+    let kept = match &settlement.end {
+        None => advance(&mut tx, settlement).await?,
+        Some(end) => conclude(&mut tx, settlement, end, held.open_steps).await?.then_some(None),
+    };
+    let Some(kept) = kept else {
+        return undo(tx, Ended::Unanswered).await;
+    };
+    let inline: Vec<_> = settlement.inline_steps().collect();
+    insert_inline(&mut tx, &inline).await?;
+    faults.reach(Site::InSettle);
+    tx.commit().await?;
+    faults.reach(Site::AfterSettle);
+    Ok(Ended::Settled(kept))
 }

@@ -60,14 +60,14 @@ pub(super) async fn hold_with_run(tx: &mut Tx, settlement: &Settlement) -> Resul
 
 /// An answer whose receipt goes from dispatched to committed: no history, no siblings, no guard to be released.
 #[derive(Clone, Copy)]
-struct PlainCommit<'a> {
-    receipt: EffectId,
-    recorded: &'a Recorded,
-    reason: &'a str,
-    provider_receipt_id: Option<&'a str>,
+pub(super) struct PlainCommit<'a> {
+    pub(super) receipt: EffectId,
+    pub(super) recorded: &'a Recorded,
+    pub(super) reason: &'a str,
+    pub(super) provider_receipt_id: Option<&'a str>,
 }
 
-fn plain_commit(own: &OwnWrite) -> Option<PlainCommit<'_>> {
+pub(super) fn plain_commit(own: &OwnWrite) -> Option<PlainCommit<'_>> {
     let OwnWrite::Answer(transition) = own else { return None };
     let Move::Commit { recorded, provider_receipt_id, reason } = transition.what() else { return None };
     (transition.from() == ReceiptState::Dispatched).then(|| PlainCommit {

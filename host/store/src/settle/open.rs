@@ -21,15 +21,20 @@ pub(crate) struct OpenArrays {
 impl OpenArrays {
     pub(crate) fn new(run: RunId, steps: &[NewStep]) -> Self {
         let mut arrays = Self::default();
-        for step in steps {
-            arrays.ids.push(step_id(run, &step.node, &step.iteration).0);
-            arrays.nodes.push(step.node.clone());
-            arrays.iterations.push(value::path_text(&step.iteration));
-            arrays.waits.push(step.wait.name().into());
-            arrays.delays.push(value::interval(step.delay));
-            arrays.blocks.push(step.block.map(|digest| digest.0.to_vec()));
-        }
+        arrays.extend(run, steps);
         arrays
+    }
+
+    /// Adds steps of another run, or of the same.
+    pub(crate) fn extend(&mut self, run: RunId, steps: &[NewStep]) {
+        for step in steps {
+            self.ids.push(step_id(run, &step.node, &step.iteration).0);
+            self.nodes.push(step.node.clone());
+            self.iterations.push(value::path_text(&step.iteration));
+            self.waits.push(step.wait.name().into());
+            self.delays.push(value::interval(step.delay));
+            self.blocks.push(step.block.map(|digest| digest.0.to_vec()));
+        }
     }
 
     pub(crate) fn count(&self) -> i32 {

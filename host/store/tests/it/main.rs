@@ -14,6 +14,7 @@ mod plans;
 mod resolution;
 mod settle;
 mod tenants;
+mod together;
 mod transactions;
 mod wake;
 mod world;

@@ -36,7 +36,8 @@ async fn a_settle_that_is_dropped_is_whole_or_not_at_all() {
     let world = World::new().await;
     for n in 0..60_u64 {
         let (step, sent) = world.dispatched().await;
-        let settlement = Settlement { writes: answer(&sent), ..settlement(&step) };
+        // Twice the same answer is one, and no plain settlement.
+        let settlement = Settlement { writes: [answer(&sent), answer(&sent)].concat(), ..settlement(&step) };
         let settle = world.store.settle(&settlement);
         let _ = tokio::time::timeout(Duration::from_micros(n * 50), settle).await;
         let is_open = format!("SELECT count(*) FROM open_steps WHERE id = '{}'", step.fence.step.0);
@@ -48,6 +49,20 @@ async fn a_settle_that_is_dropped_is_whole_or_not_at_all() {
         assert_eq!(world.state(&sent).await, ReceiptState::Dispatched, "round {n}");
         world.store.record_answer(&[commit(&sent, ReceiptState::Dispatched)]).await.expect("records");
         world.store.settle(&crate::world::settlement(&step)).await.expect("settles");
+    }
+}
+
+/// What goes with others is not the caller's any more: it is carried out, whoever still waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_settle_that_is_dropped_is_carried_out() {
+    let world = World::new().await;
+    for n in 0..20_u64 {
+        let (step, sent) = world.dispatched().await;
+        let settlement = Settlement { writes: answer(&sent), ..settlement(&step) };
+        let _ = tokio::time::timeout(Duration::from_micros(n * 50), world.store.settle(&settlement)).await;
+        let is_settled = format!("SELECT count(*) = 0 FROM open_steps WHERE id = '{}'", step.fence.step.0);
+        world.until(&is_settled).await;
+        assert_eq!(world.state(&sent).await, ReceiptState::Committed, "round {n}");
     }
 }
 
