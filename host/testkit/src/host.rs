@@ -240,13 +240,20 @@ impl Host {
         Ok(())
     }
 
+    /// Its process id.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the host has ended")
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors
     /// It has ended.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = self.child.id().context("the host has ended")?;
-        kill(Pid::from_raw(i32::try_from(pid)?), signal)?;
+        kill(Pid::from_raw(i32::try_from(self.pid()?)?), signal)?;
         Ok(())
     }
 

@@ -67,15 +67,27 @@ impl TestDatabase {
 
     async fn create() -> anyhow::Result<Self> {
         let server = SERVER.get_or_try_init(Server::start).await?;
+        Self::copy(&server.admin, &server.template).await
+    }
+
+    /// A fresh, migrated database on the server that `admin` leads to.
+    ///
+    /// # Errors
+    /// The server is not there, or its role may not create databases.
+    pub async fn on(admin: &PgConnectOptions) -> anyhow::Result<Self> {
+        let template = make_template(admin).await.context("making the template database")?;
+        Self::copy(admin, &template).await
+    }
+
+    async fn copy(admin: &PgConnectOptions, template: &str) -> anyhow::Result<Self> {
         let count = DATABASES.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{count}_{}", std::process::id(), uuid::Uuid::now_v7().simple());
-        let mut connection = server.admin.connect().await.context("connecting")?;
-        let template = &server.template;
+        let mut connection = admin.connect().await.context("connecting")?;
         // Without fsync, copying the files takes half the time of copying their pages through the log.
         let create = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY"#);
         execute(&mut connection, create).await?;
         connection.close().await?;
-        Ok(Self { name, admin: server.admin.clone() })
+        Ok(Self { name, admin: admin.clone() })
     }
 
     /// How to connect to it.

@@ -37,7 +37,14 @@ impl Work {
     /// # Errors
     /// There is none to be had.
     pub async fn new() -> anyhow::Result<Self> {
-        let database = TestDatabase::new().await;
+        Self::over(TestDatabase::new().await).await
+    }
+
+    /// One tenant in this database.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub async fn over(database: TestDatabase) -> anyhow::Result<Self> {
         let config = StoreConfig { url: database.url(), connections_max: 8 };
         let store = Store::connect(config, Arc::new(NoFaults)).await?;
         let tenant = TenantId(Uuid::now_v7());

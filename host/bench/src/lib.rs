@@ -1,1 +1,0 @@
-//! The benchmarks and the common workload.

@@ -1,0 +1,161 @@
+//! Steps a second at saturation: runs of three steps, each one POST to the provider.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use counterfoil_domain::id::RunId;
+use counterfoil_testkit::host::Host;
+use counterfoil_testkit::provider::{Provider, ProviderConfig};
+use serde_json::{Value, json};
+
+use crate::latency::LOOK_EVERY;
+use crate::machine;
+use crate::measure::{number, rounded};
+use crate::world::World;
+
+/// Steps under way at once: enough that a commit never has to wait for company.
+const IN_FLIGHT: u32 = 512;
+const STEPS_PER_RUN: usize = 3;
+/// As many events as one request may carry.
+const EVENTS_PER_REQUEST: usize = 100;
+/// Between two looks at whether all is done: well below what is measured.
+const DONE_EVERY: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What makes the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A block in its sandbox.
+    Blocks,
+    /// The workflow's own `http` node.
+    HttpNodes,
+}
+
+/// What the load came to.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) steps_per_s: f64,
+    pub(crate) flushes_per_step: f64,
+    pub(crate) hot_ratio: f64,
+    /// CPU seconds of the host and of everything else that is this program's, by name.
+    pub(crate) cpu: Value,
+}
+
+/// Admits `runs` runs at once, and times until the last of them has ended.
+pub(crate) async fn steps_per_second(world: &World, shape: Shape, runs: usize) -> anyhow::Result<Load> {
+    let provider = Provider::start(ProviderConfig::default()).await?;
+    let host = world.host(&provider, IN_FLIGHT).await?;
+    let workflow = furnish(world, &host, shape, STEPS_PER_RUN).await?;
+    submit(world, &host, &workflow, IN_FLIGHT as usize).await.context("warming up")?;
+    let (warm_up, flushes, hot) =
+        (provider.calls().len(), flushes_so_far(world).await?, hot_updates(world).await?);
+    let cpu = (machine::cpu_seconds(host.pid()?), machine::cpu_seconds(std::process::id()));
+    let begun = Instant::now();
+    submit(world, &host, &workflow, runs).await?;
+    let took = begun.elapsed().as_secs_f64();
+    let steps = number(runs * STEPS_PER_RUN);
+    let calls = provider.calls().len() - warm_up;
+    ensure!(calls == runs * STEPS_PER_RUN, "{calls} calls for {steps} steps");
+    let flushes = number(usize::try_from(flushes_so_far(world).await? - flushes)?);
+    let updates = hot_updates(world).await?;
+    let used = |after: Option<f64>, before: Option<f64>| Some(rounded(after? - before?));
+    let cpu = json!({
+        "host": used(machine::cpu_seconds(host.pid()?), cpu.0),
+        "bench_and_provider": used(machine::cpu_seconds(std::process::id()), cpu.1),
+        "wall": rounded(took),
+    });
+    host.kill().await?;
+    let load = Load {
+        steps_per_s: steps / took,
+        flushes_per_step: flushes / steps,
+        hot_ratio: number(usize::try_from(updates.1 - hot.1)?)
+            / number(usize::try_from(updates.0 - hot.0)?.max(1)),
+        cpu,
+    };
+    println!(
+        "{shape:?}: {:.0} steps/s, {:.3} flushes a step, {:.3} of the updates HOT, CPU {}",
+        load.steps_per_s, load.flushes_per_step, load.hot_ratio, load.cpu
+    );
+    Ok(load)
+}
+
+/// Sets up a workflow of this many calls in a row, and returns its name.
+pub(crate) async fn furnish(
+    world: &World,
+    host: &Host,
+    shape: Shape,
+    steps: usize,
+) -> anyhow::Result<String> {
+    let name = format!("bench-{}-{steps}", if shape == Shape::Blocks { "block" } else { "http" });
+    if shape == Shape::Blocks {
+        host.push_block("charge-card", &world.guest("charge-card")?).await?;
+    }
+    let steps: Vec<Value> = (0..steps)
+        .map(|n| {
+            let node = match shape {
+                Shape::Blocks => json!({ "block": "charge-card", "input": "=input" }),
+                Shape::HttpNodes => json!({
+                    "http": { "connection": "payments", "method": "POST", "url": "/charges", "body": "=input" },
+                }),
+            };
+            json!({ format!("call{n}"): node })
+        })
+        .collect();
+    let trigger = json!({ "event": name, "dedup": "every_time" });
+    host.activate(&json!({ "name": name, "triggers": [trigger], "steps": steps })).await?;
+    Ok(name)
+}
+
+/// Starts runs by the event that is called like their workflow, and waits until all of them have ended.
+async fn submit(world: &World, host: &Host, workflow: &str, runs: usize) -> anyhow::Result<()> {
+    let event = json!({ "type": workflow, "data": { "order": "o-1", "cents": 500 } });
+    let mut left = runs;
+    while left > 0 {
+        let count = left.min(EVENTS_PER_REQUEST);
+        host.call("POST", "/v1/events", &Value::Array(vec![event.clone(); count])).await?;
+        left -= count;
+    }
+    let begun = Instant::now();
+    loop {
+        let open: i64 = sqlx::query_scalar(
+            "SELECT (SELECT count(*) FROM events WHERE pending) + (SELECT count(*) FROM open_runs)",
+        )
+        .fetch_one(world.pool())
+        .await?;
+        if open == 0 {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < PATIENCE, "{open} runs have not ended:\n{}", host.log());
+        tokio::time::sleep(DONE_EVERY).await;
+    }
+}
+
+/// Waits until a run has ended, and ended well.
+pub(crate) async fn wait_for_end(world: &World, run: &str) -> anyhow::Result<()> {
+    let id: RunId = run.parse().map_err(|error| anyhow::anyhow!("{run}: {error}"))?;
+    let begun = Instant::now();
+    loop {
+        let state: String = sqlx::query_scalar("SELECT state FROM runs WHERE id = $1")
+            .bind(id.0)
+            .fetch_one(world.pool())
+            .await?;
+        match state.as_str() {
+            "succeeded" => return Ok(()),
+            "open" => ensure!(begun.elapsed() < PATIENCE, "{run} does not end"),
+            state => anyhow::bail!("{run} {state}"),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Times that the server waited for the disk with its log, since it started.
+pub(crate) async fn flushes_so_far(world: &World) -> anyhow::Result<i64> {
+    Ok(sqlx::query_scalar("SELECT wal_sync FROM pg_stat_wal").fetch_one(world.pool()).await?)
+}
+
+/// Updates of receipts, and those of them that touched no index.
+async fn hot_updates(world: &World) -> anyhow::Result<(i64, i64)> {
+    let row =
+        sqlx::query_as("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'receipts'");
+    Ok(row.fetch_one(world.pool()).await?)
+}

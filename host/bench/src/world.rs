@@ -1,0 +1,111 @@
+//! A private Postgres with fsync on, a tenant with the blocks that are measured, and hosts over them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use counterfoil_domain::id::{KeyId, TenantId};
+use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
+use counterfoil_domain::ports::NoFaults;
+use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher};
+use counterfoil_store::key::KeyRow;
+use counterfoil_store::{Store, StoreConfig};
+use counterfoil_testkit::host::{Host, HostConfig};
+use counterfoil_testkit::postgres::PgPool;
+use counterfoil_testkit::provider::Provider;
+use serde_json::json;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use uuid::Uuid;
+
+const PEPPER: [u8; 32] = [7; 32];
+/// As long as a host has by default.
+const LEASE_MS: u64 = 15_000;
+
+pub(crate) struct World {
+    cluster: Cluster,
+    directory: tempfile::TempDir,
+    binary: PathBuf,
+    guests: PathBuf,
+    key: String,
+    pool: PgPool,
+}
+
+impl World {
+    pub(crate) async fn new(binary: PathBuf, guests: PathBuf) -> anyhow::Result<Self> {
+        ensure!(binary.exists(), "{} is not there: build it first", binary.display());
+        let directory = tempfile::Builder::new().prefix("counterfoil-bench-").tempdir()?;
+        let config = ClusterConfig {
+            dir: directory.path().join("postgres"),
+            launcher: Launcher::this_program()?,
+            durability: Durability::Durable,
+        };
+        let cluster = Cluster::start(config).await?;
+        let url = cluster.url();
+        let store =
+            Store::connect(StoreConfig { url: url.clone(), connections_max: 2 }, Arc::new(NoFaults)).await?;
+        store.migrate().await?;
+        let key = tenant(&store).await?;
+        store.close().await;
+        let pool = PgPoolOptions::new().max_connections(2).connect(&url).await?;
+        Ok(Self { cluster, directory, binary, guests, key, pool })
+    }
+
+    pub(crate) fn database_url(&self) -> String {
+        self.cluster.url()
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// A host that may have `in_flight` steps under way, with its connection pointed at `provider`.
+    pub(crate) async fn host(&self, provider: &Provider, in_flight: u32) -> anyhow::Result<Host> {
+        let config = HostConfig {
+            binary: self.binary.clone(),
+            database_url: self.database_url(),
+            data_dir: self.directory.path().join("host"),
+            lease_ms: LEASE_MS,
+            environment: vec![
+                ("COUNTERFOIL__PEPPER".into(), hex::encode(PEPPER)),
+                ("COUNTERFOIL__ENGINE__IN_FLIGHT_MAX".into(), in_flight.to_string()),
+                ("COUNTERFOIL__LOG__FILTER".into(), "warn".into()),
+            ],
+        };
+        let host = Host::start(&config, &self.key).await?;
+        let connection = json!({ "base_url": provider.url() });
+        host.call("PUT", "/v1/connections/payments", &connection).await?;
+        Ok(host)
+    }
+
+    /// The component of an example block.
+    pub(crate) fn guest(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let file = self.guests.join(format!("{name}.wasm"));
+        ensure!(file.exists(), "{} is not there: run scripts/guests first", file.display());
+        Ok(file)
+    }
+
+    /// The server, for databases beside the host's.
+    pub(crate) fn server(&self) -> PgConnectOptions {
+        self.cluster.connect_options()
+    }
+}
+
+async fn tenant(store: &Store) -> anyhow::Result<String> {
+    let tenant = TenantId(Uuid::now_v7());
+    store.create_tenant(tenant, "bench").await?;
+    let mut random = [0; KEY_RANDOM_BYTES_LEN];
+    random[..16].copy_from_slice(tenant.0.as_bytes());
+    let key = ApiKey::from_random(random);
+    let row = KeyRow {
+        tenant,
+        id: KeyId(Uuid::now_v7()),
+        prefix: key.prefix().into(),
+        hash: key.hash(&Pepper::new(PEPPER)),
+        scope: Scope::Admin.name().into(),
+        label: "bench".into(),
+        created_at: chrono::Utc::now(),
+        revoked_at: None,
+    };
+    store.create_key(&row).await.context("making a key")?;
+    Ok(key.to_string())
+}
