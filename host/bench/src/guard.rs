@@ -85,6 +85,7 @@ async fn one_step(work: &Work, guard: &Guard) -> anyhow::Result<Duration> {
         workflow: work.workflow,
         place: claimed.place.clone(),
         attempt: claimed.attempt,
+        is_first: claimed.is_first_of_lineage(),
         grants: Some(vec![grant]),
         invariants: [].into(),
     });
@@ -112,6 +113,7 @@ async fn one_step(work: &Work, guard: &Guard) -> anyhow::Result<Duration> {
         run: claimed.run,
         lineage: claimed.place.lineage,
         writes: finished.writes,
+        own: finished.own,
         settled: SettledStep {
             step: claimed.fence.step,
             node: claimed.place.node.clone(),

@@ -47,7 +47,7 @@ pub(crate) async fn steps_per_second(world: &World, shape: Shape, runs: usize) -
     let host = world.host(&provider, IN_FLIGHT).await?;
     let workflow = furnish(world, &host, shape, STEPS_PER_RUN).await?;
     submit(world, &host, &workflow, IN_FLIGHT as usize).await.context("warming up")?;
-    let (warm_up, flushes, hot) =
+    let (warm_up, flushes, updates) =
         (provider.calls().len(), flushes_so_far(world).await?, hot_updates(world).await?);
     let cpu = (machine::cpu_seconds(host.pid()?), machine::cpu_seconds(std::process::id()));
     let begun = Instant::now();
@@ -57,7 +57,7 @@ pub(crate) async fn steps_per_second(world: &World, shape: Shape, runs: usize) -
     let calls = provider.calls().len() - warm_up;
     ensure!(calls == runs * STEPS_PER_RUN, "{calls} calls for {steps} steps");
     let flushes = number(usize::try_from(flushes_so_far(world).await? - flushes)?);
-    let updates = hot_updates(world).await?;
+    let since = hot_updates(world).await?;
     let used = |after: Option<f64>, before: Option<f64>| Some(rounded(after? - before?));
     let cpu = json!({
         "host": used(machine::cpu_seconds(host.pid()?), cpu.0),
@@ -68,8 +68,8 @@ pub(crate) async fn steps_per_second(world: &World, shape: Shape, runs: usize) -
     let load = Load {
         steps_per_s: steps / took,
         flushes_per_step: flushes / steps,
-        hot_ratio: number(usize::try_from(updates.1 - hot.1)?)
-            / number(usize::try_from(updates.0 - hot.0)?.max(1)),
+        hot_ratio: number(usize::try_from(since.1 - updates.1)?)
+            / number(usize::try_from(since.0 - updates.0)?.max(1)),
         cpu,
     };
     println!(

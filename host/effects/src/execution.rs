@@ -28,6 +28,8 @@ pub struct ExecutionContext {
     pub place: Place,
     /// From 1.
     pub attempt: u32,
+    /// No execution of this place came before, in any run of the lineage: its journal is empty.
+    pub is_first: bool,
     /// What the block declared; `None` for a node of the workflow itself, whose author named the call.
     pub grants: Option<Vec<EffectGrant>>,
     /// What the workflow version declared.

@@ -367,7 +367,12 @@ impl Inner {
             return Ok(());
         }
         let context = &execution.context;
-        let receipts = self.store.journal(context.fence.tenant, &context.place).await.map_err(database)?;
+        // An empty journal need not be read: whoever dispatches on it is told if it is not.
+        let receipts = if context.is_first && !again {
+            vec![]
+        } else {
+            self.store.journal(context.fence.tenant, &context.place).await.map_err(database)?
+        };
         let mut journal = Journal::new(receipts);
         // What is answered and not yet written is as good as recorded for this execution.
         let unwritten = execution.unwritten.lock().await;

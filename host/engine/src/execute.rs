@@ -192,6 +192,7 @@ pub(crate) fn execution_context(
         workflow: state.context.workflow,
         place: step.place.clone(),
         attempt: step.attempt,
+        is_first: step.is_first_of_lineage(),
         grants: descriptor.map(|descriptor| descriptor.effects.clone()),
         invariants: state.plan.invariants().into(),
     }

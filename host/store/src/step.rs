@@ -71,6 +71,15 @@ pub struct Claimed {
     pub lease_expires_at: DateTime<Utc>,
     /// When it became part of the run.
     pub queued_at: DateTime<Utc>,
+    /// No execution of it came before this one, in its run.
+    pub is_first: bool,
+}
+
+impl Claimed {
+    /// Whether nothing of its place has been executed before, in any run of its lineage.
+    pub fn is_first_of_lineage(&self) -> bool {
+        self.is_first && self.run.0 == self.place.lineage.0
+    }
 }
 
 /// The columns of a claimed step, as every statement that hands one out returns them.
@@ -89,6 +98,7 @@ pub(crate) struct ClaimedRow {
     pub(crate) first_started_at: DateTime<Utc>,
     pub(crate) vt: DateTime<Utc>,
     pub(crate) queued_at: DateTime<Utc>,
+    pub(crate) is_first: bool,
 }
 
 impl TryFrom<ClaimedRow> for Claimed {
@@ -113,6 +123,7 @@ impl TryFrom<ClaimedRow> for Claimed {
             first_started_at: columns.first_started_at,
             lease_expires_at: columns.vt,
             queued_at: columns.queued_at,
+            is_first: columns.is_first,
         })
     }
 }

@@ -188,6 +188,43 @@ mod tests {
         http_facts(&request, "http://provider/x", Some("p"), Safety::AtMostOnce, "k".into(), scope)
     }
 
+    /// One request, and its fingerprints as `cases/request_vectors.py` computes them.
+    #[derive(serde::Deserialize)]
+    struct Vector {
+        method: String,
+        url: String,
+        connection: Option<String>,
+        headers: Vec<(String, String)>,
+        body: String,
+        canonical_body: String,
+        destination: String,
+        request_hash: String,
+        content_key: String,
+    }
+
+    #[test]
+    fn fingerprints_are_those_of_the_vectors() {
+        let vectors: Vec<Vector> =
+            serde_json::from_str(include_str!("../../cases/requests.json")).expect("the vectors are JSON");
+        assert!(vectors.len() > 5);
+        for vector in vectors {
+            let Vector { method, url, connection, headers, body, .. } = vector;
+            let request = HttpRequest { method, url, headers, body: body.clone().into_bytes() };
+            let scope = Scope::Lineage(LineageId(uuid::Uuid::from_u128(1)));
+            let shown = "http://provider.example.com/";
+            let facts =
+                http_facts(&request, shown, connection.as_deref(), Safety::AtMostOnce, "k".into(), scope);
+            let found = (
+                String::from_utf8(canonical_body(&request)).expect("text"),
+                hex::encode(facts.destination),
+                hex::encode(facts.request_hash),
+                hex::encode(facts.content_key),
+            );
+            let Vector { canonical_body, destination, request_hash, content_key, .. } = vector;
+            assert_eq!(found, (canonical_body, destination, request_hash, content_key), "{body}");
+        }
+    }
+
     #[test]
     fn spelling_does_not_change_the_hash_and_content_does() {
         let json = [("Content-Type", "application/json; charset=utf-8")];

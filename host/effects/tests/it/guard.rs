@@ -70,6 +70,7 @@ impl Desk {
             workflow: self.work.workflow,
             place: claimed.place.clone(),
             attempt: claimed.attempt,
+            is_first: claimed.is_first_of_lineage(),
             grants: Some(vec![
                 http(Safety::AtMostOnce),
                 http(Safety::Idempotent),

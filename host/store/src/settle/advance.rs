@@ -109,5 +109,6 @@ pub(super) fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
         first_started_at: kept.since,
         lease_expires_at: kept.until,
         queued_at: kept.since,
+        is_first: true,
     })
 }

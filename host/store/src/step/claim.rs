@@ -66,7 +66,8 @@ impl Store {
                  losses = s.losses + (due.lease_id IS NOT NULL)::int
              FROM due WHERE s.tenant_id = due.tenant_id AND s.id = due.id
              RETURNING s.tenant_id, s.id, s.run_id, s.lineage, s.node, s.iteration, s.attempt, s.wait, s.losses,
-                 s.block, s.lease_id AS "lease_id!", s.first_started_at AS "first_started_at!", s.vt, s.queued_at"#,
+                 s.block, s.lease_id AS "lease_id!", s.first_started_at AS "first_started_at!", s.vt, s.queued_at,
+                 s.first_started_at = s.started_at AS "is_first!""#,
             request.host.0,
             &tenants,
             &quotas,

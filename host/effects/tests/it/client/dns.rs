@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
 /// What the server says of a name.
@@ -31,26 +32,44 @@ const TYPE_A: u16 = 1;
 const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 
+/// Longest answer that goes over UDP. A longer one is cut, and asked for again over TCP.
+const UDP_BYTES_MAX: usize = 512;
+
 pub(super) struct NameServer {
     pub(super) address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
-    serving: JoinHandle<()>,
+    zone: Arc<Zone>,
+    serving: [JoinHandle<()>; 2],
+}
+
+struct Zone {
+    entries: HashMap<String, Entry>,
+    asked: Mutex<Vec<String>>,
+    times_asked: Mutex<HashMap<String, usize>>,
 }
 
 impl NameServer {
     pub(super) async fn start(zone: &[(&str, Entry)]) -> Self {
-        let zone: HashMap<_, _> =
+        let entries: HashMap<_, _> =
             zone.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect();
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
+        let zone = Arc::new(Zone { entries, asked: Mutex::default(), times_asked: Mutex::default() });
+        // A port that is free for both protocols is not found at once on a busy machine.
+        let (socket, listener) = loop {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
+            if let Ok(listener) = TcpListener::bind(socket.local_addr().expect("it is bound")).await {
+                break (socket, listener);
+            }
+        };
         let address = socket.local_addr().expect("it is bound");
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let serving = tokio::spawn(serve(socket, zone, Arc::clone(&asked)));
-        Self { address, asked, serving }
+        let serving = [
+            tokio::spawn(serve_udp(socket, Arc::clone(&zone))),
+            tokio::spawn(serve_tcp(listener, Arc::clone(&zone))),
+        ];
+        Self { address, zone, serving }
     }
 
     /// The names asked for, each with its type, in any order.
     pub(super) fn asked(&self) -> Vec<String> {
-        let mut asked = self.asked.lock().expect("nobody panicked").clone();
+        let mut asked = self.zone.asked.lock().expect("nobody panicked").clone();
         asked.sort();
         asked
     }
@@ -58,24 +77,53 @@ impl NameServer {
 
 impl Drop for NameServer {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.serving.iter().for_each(JoinHandle::abort);
     }
 }
 
-async fn serve(socket: UdpSocket, zone: HashMap<String, Entry>, asked: Arc<Mutex<Vec<String>>>) {
-    let mut times_asked = HashMap::<String, usize>::new();
+async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>) {
+    const CUT: u8 = 0x02;
     let mut question = [0; 1500];
     loop {
         let (length, from) = socket.recv_from(&mut question).await.expect("the socket is open");
-        let (name, kind, end) = parse(&question[..length]);
+        let Some(mut answer) = zone.answer(&question[..length]) else { continue };
+        if answer.len() > UDP_BYTES_MAX {
+            let (_, _, end) = parse(&question[..length]);
+            answer.truncate(end);
+            answer[2] |= CUT;
+            answer[6..8].fill(0);
+        }
+        socket.send_to(&answer, from).await.expect("the client listens");
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        while let Ok(length) = stream.read_u16().await {
+            let mut question = vec![0; length.into()];
+            stream.read_exact(&mut question).await.expect("a whole question");
+            let Some(answer) = zone.answer(&question) else { continue };
+            let length = u16::try_from(answer.len()).expect("fits into a message");
+            stream
+                .write_all(&[&length.to_be_bytes()[..], &answer].concat())
+                .await
+                .expect("the client listens");
+        }
+    }
+}
+
+impl Zone {
+    fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
+        let (name, kind, end) = parse(question);
         let kind_name = if kind == TYPE_A { "A" } else { "AAAA" };
-        asked.lock().expect("nobody panicked").push(format!("{name} {kind_name}"));
+        self.asked.lock().expect("nobody panicked").push(format!("{name} {kind_name}"));
         let (mut code, mut records) = (0, vec![]);
-        match zone.get(&name) {
+        match self.entries.get(&name) {
             Some(Entry::Addresses(addresses)) => {
                 records.extend(addresses.iter().filter_map(|address| record(kind, *address)));
             }
             Some(Entry::Rebinding(addresses)) if kind == TYPE_A => {
+                let mut times_asked = self.times_asked.lock().expect("nobody panicked");
                 let times = times_asked.entry(name).or_default();
                 records.extend(record(kind, addresses[*times % addresses.len()].into()));
                 *times += 1;
@@ -86,11 +134,10 @@ async fn serve(socket: UdpSocket, zone: HashMap<String, Entry>, asked: Arc<Mutex
             }
             Some(Entry::Alias(..) | Entry::Rebinding(_)) => {}
             Some(Entry::Code(given)) => code = *given,
-            Some(Entry::Silence) => continue,
+            Some(Entry::Silence) => return None,
             None => code = NO_SUCH_NAME,
         }
-        let answer = message(&question[..end], code, &records);
-        socket.send_to(&answer, from).await.expect("the client listens");
+        Some(message(&question[..end], code, &records))
     }
 }
 
@@ -122,8 +169,8 @@ fn message(question: &[u8], code: u8, records: &[Record]) -> Vec<u8> {
     const POINTER_TO_QUESTION: [u8; 2] = [0xc0, 12];
     let mut message = question[..2].to_vec();
     // A recursive server's response to a recursive question; one question.
-    message.extend([0x81, 0x80 | code, 0, 1, 0]);
-    message.push(u8::try_from(records.len()).expect("few records"));
+    message.extend([0x81, 0x80 | code, 0, 1]);
+    message.extend(u16::try_from(records.len()).expect("few records").to_be_bytes());
     message.extend([0, 0, 0, 0]);
     message.extend(&question[12..]);
     for (kind, owner, data) in records {

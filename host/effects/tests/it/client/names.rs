@@ -71,6 +71,23 @@ async fn one_refused_address_refuses_the_name() {
     assert_eq!(provider.calls(), []);
 }
 
+/// So many that they do not fit into a datagram: the last one counts as much as the first.
+#[tokio::test]
+async fn each_of_a_thousand_addresses_is_judged() {
+    let provider = Provider::start(ProviderConfig::default()).await.expect("a provider starts");
+    let url = format!("http://pay.example.com:{}/charges", provider.address().port());
+    let mut thousand = vec!["127.0.0.1"; 1_000];
+    for (last, expected) in
+        [("127.0.0.2", Came::Answered(201)), ("10.0.0.1", Came::NotSent(NotSentKind::Refused))]
+    {
+        thousand[999] = last;
+        let server = NameServer::start(&[("pay.example.com.", addresses(&thousand))]).await;
+        let came = exchange(&asking(&server, loopback()), &url).await;
+        assert_eq!(Came::from(&came), expected, "{came:?}");
+    }
+    assert_eq!(provider.calls().len(), 1);
+}
+
 #[tokio::test]
 async fn a_name_that_changes_its_mind_is_judged_each_time() {
     let rebinding = Entry::Rebinding(vec![Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 1)]);
