@@ -30,6 +30,11 @@ impl World {
         (verdicts, after - before)
     }
 
+    async fn count(&self, table: &str) -> usize {
+        let count = self.number(&format!("SELECT count(*) FROM {table}")).await;
+        usize::try_from(count).expect("a count")
+    }
+
     async fn steps(&self, count: usize) -> Vec<Claimed> {
         for _ in 0..count {
             self.start(&["a"]).await;
@@ -86,7 +91,7 @@ async fn a_bad_dispatch_fails_none_of_its_neighbours() {
     let mut contenders = [words[GOOD + 1], words[GOOD + 2]];
     contenders.sort_unstable();
     assert_eq!((words[GOOD], contenders, words[GOOD + 3]), ("stale", ["dispatched", "duplicate"], "refused"));
-    assert_eq!(world.number("SELECT count(*) FROM receipts").await as usize, GOOD + 1);
+    assert_eq!(world.count("receipts").await, GOOD + 1);
     assert!(transactions > 0);
 }
 
@@ -128,8 +133,8 @@ async fn a_bad_settlement_fails_none_of_its_neighbours() {
             }
         })
         .collect();
-    let stale = Fence { lease: uuid::Uuid::now_v7().into(), ..settlements[GOOD].fence };
-    settlements[GOOD].fence = stale;
+    let foreign = Fence { lease: uuid::Uuid::now_v7().into(), ..settlements[GOOD].fence };
+    settlements[GOOD].fence = foreign;
     settlements[GOOD + 1].writes = vec![];
     settlements[GOOD + 2].settled.choice = Some("a\0b".into());
     // Its answer is recorded already, late.
@@ -195,7 +200,7 @@ async fn steps_of_one_run_settle_together() {
     );
     assert_eq!(world.number("SELECT open_steps::bigint FROM open_runs").await, 6);
     assert_eq!(world.number("SELECT count(*) FROM open_steps").await, 6);
-    assert_eq!(world.number("SELECT count(*) FROM settled_steps").await as usize, nodes.len());
+    assert_eq!(world.count("settled_steps").await, nodes.len());
     let found = world.store.run(world.tenant, run).await.expect("reads").expect("exists");
     assert_eq!(found.input, json!({ "order": "o-1" }));
 }
