@@ -9,6 +9,7 @@ use counterfoil_domain::effect::{EffectCall, EffectReply, EffectRequest, HttpReq
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{EffectPort as _, NoFaults};
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{ExecutionContext, Guard, GuardConfig};
 use counterfoil_store::settle::{RunEnd, RunEndState, SettleVerdict, SettledState, SettledStep, Settlement};
 use counterfoil_testkit::postgres::TestDatabase;
@@ -67,7 +68,9 @@ fn guard(work: &Work, receipts: bool) -> anyhow::Result<Guard> {
         absence_margin: Duration::ZERO,
         receipts,
     };
-    Ok(Guard::new(work.store.clone(), client, config, Arc::new(NoFaults)))
+    // Its connection has no secrets, so that the file is never read.
+    let secrets = Secrets::new("no-secrets".into(), |_| {});
+    Ok(Guard::new(work.store.clone(), client, secrets, config, Arc::new(NoFaults)))
 }
 
 /// Claims a step, makes its one effect and settles it; how long the two took together.

@@ -98,7 +98,11 @@ impl Guard {
 
     /// Writes answers that no step's end took with it, lease or no lease.
     pub async fn record_alone(&self, writes: Vec<OwnWrite>) {
-        self.inner.record_alone(writes).await;
+        for write in self.inner.record_alone(writes).await.unwritten {
+            if let OwnWrite::Answer(lost) = write {
+                tracing::error!(receipt = %lost.receipt(), "an answer is lost; its receipt becomes unknown");
+            }
+        }
     }
 }
 
@@ -314,14 +318,13 @@ impl Inner {
 
     fn receipt(execution: &Execution, placed: &Placed, prepared: &Prepared, number: u64) -> Receipt {
         let context = &execution.context;
+        let id = slot_of(context, &placed.slot).receipt_id(number);
         let mut request = prepared.facts.clone();
-        let progress = execution.progress();
-        // A re-send goes under the key that the slot was first sent with.
-        if let Some(first) = progress.journal.as_ref().and_then(|journal| journal.first_key(&placed.slot)) {
-            first.clone_into(&mut request.idempotency_key);
+        if let Some(journal) = &execution.progress().journal {
+            request.idempotency_key = journal.key(&placed.slot, id, &request.idempotency_key);
         }
         Receipt {
-            id: slot_of(context, &placed.slot).receipt_id(number),
+            id,
             tenant: context.fence.tenant,
             run: context.run,
             step: context.fence.step,

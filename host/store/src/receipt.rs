@@ -17,6 +17,7 @@ use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 pub(crate) use self::dispatch::{Flushed, Wanted, flush_dispatches};
 pub use self::list::{EffectFilter, EffectRow};
 pub use self::resolve::Resumed;
+pub(crate) use self::resolve::{find, slot};
 pub(crate) use self::row::{AnswerColumns, ReceiptRow};
 pub(crate) use self::transition::{apply, hold_slot, insert_answered, lose_all, lose_dispatched};
 

@@ -121,11 +121,6 @@ impl Journal {
         })
     }
 
-    /// The key that the slot's first dispatch was sent under: what every re-send must use.
-    pub fn first_key(&self, slot: &SlotKey) -> Option<&str> {
-        self.slot(slot).next().map(|receipt| receipt.request.idempotency_key.as_str())
-    }
-
     /// The key that the next dispatch of the slot, `next`, goes under: the one that it was first sent under, so that the
     /// receiver recognises a repeat, or `own` if it never was. What was undone is not repeated but done anew, which a receiver
     /// that remembers its key would not do: from then on the slot goes under the id of its next receipt.

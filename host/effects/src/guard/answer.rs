@@ -16,6 +16,18 @@ use crate::client::SendWindow;
 use crate::execution::{Execution, Placed};
 use crate::kind::{Act, Outside, Prepared};
 
+/// A database that fails twice in a row is not asked a third time: the step's own end asks it next.
+const RECORD_TRIES_MAX: usize = 3;
+
+/// What came of answers that were written by themselves.
+pub(crate) struct Alone {
+    /// Every one that was written is what is recorded of its effect. If not, an execution that goes on has heard what no
+    /// re-run will hear.
+    stand: bool,
+    /// What the database would not take now.
+    pub(crate) unwritten: Vec<OwnWrite>,
+}
+
 impl Inner {
     /// Makes the call of a dispatched receipt, and records what its answer means.
     pub(super) async fn send(
@@ -94,10 +106,11 @@ impl Inner {
             return Ok(());
         }
         if finished || self.config.answer_wait.is_zero() {
-            drop(unwritten);
-            self.record_alone(writes).await;
+            let alone = self.record_alone(writes).await;
             self.faults.reach(Site::AfterAnswerRecorded);
-            return Ok(());
+            unwritten.extend(alone.unwritten);
+            // Something else is recorded: that is what the step must hear, from its journal.
+            return if alone.stand { Ok(()) } else { Err(Stop::Rerun) };
         }
         unwritten.extend(writes);
         drop(unwritten);
@@ -115,8 +128,12 @@ impl Inner {
             let only_answers = unwritten.iter().all(|write| matches!(write, OwnWrite::Answer(_)));
             if only_answers && !unwritten.is_empty() {
                 let writes = std::mem::take(&mut *unwritten);
-                inner.record_alone(writes).await;
+                let alone = inner.record_alone(writes).await;
                 inner.faults.reach(Site::AfterAnswerRecorded);
+                unwritten.extend(alone.unwritten);
+                if !alone.stand {
+                    execution.progress().stop.get_or_insert(Stop::Rerun);
+                }
             }
         });
     }
@@ -135,41 +152,51 @@ impl Inner {
             .collect()
     }
 
-    pub(crate) async fn record_alone(&self, writes: Vec<OwnWrite>) {
-        let transitions: Vec<Transition> = writes
-            .into_iter()
-            .filter_map(|write| match write {
-                OwnWrite::Answer(transition) => Some(transition),
+    /// Writes answers by themselves, each with what it means for its slot, lease or no lease.
+    pub(crate) async fn record_alone(&self, writes: Vec<OwnWrite>) -> Alone {
+        let mut alone = Alone { stand: true, unwritten: vec![] };
+        for write in writes {
+            match &write {
+                // What follows from an answer is written with it.
+                OwnWrite::Answer(answer) if matches!(answer.what(), Move::VerifyBySibling { .. }) => {}
+                OwnWrite::Answer(answer) => match self.record_answer(answer).await {
+                    Some(stands) => alone.stand &= stands,
+                    None => alone.unwritten.push(write),
+                },
                 // A read-only answer belongs to its step alone.
-                OwnWrite::ReadOnly(_) => None,
-            })
-            .collect();
-        let Some(first) = transitions.first() else { return };
-        let receipt = first.receipt();
-        for again in [true, false] {
-            match self.store.record_answer(&transitions).await {
-                Ok(Swap::Moved) => return,
-                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if again => {
-                    let late = transitions.iter().filter_map(from_unknown).collect::<Vec<_>>();
-                    match self.store.record_answer(&late).await {
-                        Ok(swap) => tracing::info!(%receipt, ?swap, "a late answer is recorded"),
-                        Err(error) => {
-                            tracing::error!(%receipt, error = &error as &dyn std::error::Error, "an answer is lost");
-                        }
-                    }
-                    return;
+                OwnWrite::ReadOnly(_) => {}
+            }
+        }
+        alone
+    }
+
+    /// Whether the answer is what is recorded now; none if the database could not be used.
+    async fn record_answer(&self, answer: &Transition) -> Option<bool> {
+        let receipt = answer.receipt();
+        let late = from_unknown(answer);
+        let mut transition = answer;
+        let mut may_be_written = false;
+        for _ in 0..RECORD_TRIES_MAX {
+            match self.store.record_answer(std::slice::from_ref(transition)).await {
+                Ok(Swap::Moved) => return Some(true),
+                Ok(Swap::Lost { found }) if may_be_written && found == Some(answer.to()) => {
+                    return Some(true);
+                }
+                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if late.is_some() => {
+                    tracing::info!(%receipt, "a late answer");
+                    transition = late.as_ref()?;
                 }
                 Ok(Swap::Lost { found }) => {
                     tracing::info!(%receipt, ?found, "an answer came after its receipt was settled");
-                    return;
+                    return Some(false);
                 }
-                Err(error) if again && error.is_transient() => {}
                 Err(error) => {
-                    tracing::error!(%receipt, error = &error as &dyn std::error::Error, "an answer could not be recorded; its receipt becomes unknown");
-                    return;
+                    tracing::warn!(%receipt, error = &error as &dyn std::error::Error, "an answer could not be recorded");
+                    may_be_written |= error.is_transient();
                 }
             }
         }
+        None
     }
 
     /// Carries out what changes nothing, and journals what came of it.

@@ -2,14 +2,13 @@
 
 use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{EffectId, RunId, TenantId};
-use counterfoil_domain::receipt::resolution::Unresolvable;
-use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, Transition};
+use counterfoil_domain::receipt::resolution::{Unresolvable, siblings};
+use counterfoil_domain::receipt::{Actor, Receipt, Transition};
 use serde_json::json;
 
 use super::row::slot_columns;
 use super::{ReceiptRow, Resolved, apply, hold_slot};
 use crate::audit::audit;
-use crate::error::Row;
 use crate::settle::Swap;
 use crate::step::{hold_place, resume};
 use crate::transaction::{Tx, begin, undo};
@@ -34,7 +33,7 @@ impl Store {
     /// Resolves a receipt. `decide` judges it as it stands, at the time that it is given, with everything locked that could
     /// change the answer. If `resume`, a step that was blocked on it goes on.
     ///
-    /// If the effect took place, the other receipts of its slot whose outcome is open are verified by it.
+    /// What it means for the other receipts of its slot whose outcome is open is written with it.
     pub async fn resolve(
         &self,
         tenant: TenantId,
@@ -58,11 +57,17 @@ impl Store {
             Ok(transition) => transition,
             Err(refused) => return undo(tx, Resolved::Refused(refused)).await,
         };
+        let siblings = match siblings(&transition, &slot(&mut tx, &receipt).await?, now) {
+            Ok(siblings) => siblings,
+            Err(refused) => return undo(tx, Resolved::Refused(refused)).await,
+        };
         if let Swap::Lost { found } = apply(&mut tx, &transition).await? {
             let found = found.unwrap_or(transition.from());
             return undo(tx, Resolved::Refused(Unresolvable::NotUnknown(found))).await;
         }
-        verify_siblings(&mut tx, &receipt, &transition).await?;
+        for sibling in &siblings {
+            apply(&mut tx, sibling).await?;
+        }
         let detail = json!({ "to": transition.to(), "what": transition.what() });
         audit(&mut tx, tenant, actor, "effect.resolve", Some(id.0), Some(receipt.run), &detail).await?;
         let resumed = match open {
@@ -108,7 +113,7 @@ impl Store {
     }
 }
 
-async fn find(tx: &mut Tx, tenant: TenantId, id: EffectId) -> Result<Option<Receipt>, StoreError> {
+pub(crate) async fn find(tx: &mut Tx, tenant: TenantId, id: EffectId) -> Result<Option<Receipt>, StoreError> {
     let row = sqlx::query_as!(
         ReceiptRow,
         "SELECT * FROM receipts WHERE tenant_id = $1 AND id = $2",
@@ -120,18 +125,14 @@ async fn find(tx: &mut Tx, tenant: TenantId, id: EffectId) -> Result<Option<Rece
     row.map(Receipt::try_from).transpose()
 }
 
-/// Moves the slot's other open receipts to verified, if this one's effect took place. The caller holds the slot's locks.
-async fn verify_siblings(tx: &mut Tx, receipt: &Receipt, transition: &Transition) -> Result<(), StoreError> {
-    let took_place = matches!(transition.to(), ReceiptState::Committed | ReceiptState::Verified);
-    let Some(recorded) = transition.recorded().filter(|_| took_place) else {
-        return Ok(());
-    };
+/// Every receipt of the slot that this one is of. The caller holds the slot's locks.
+pub(crate) async fn slot(tx: &mut Tx, receipt: &Receipt) -> Result<Vec<Receipt>, StoreError> {
     let (slot_label, slot_ordinal) = slot_columns(&receipt.slot);
-    let siblings = sqlx::query!(
-        "SELECT id, state FROM receipts
+    let rows = sqlx::query_as!(
+        ReceiptRow,
+        "SELECT * FROM receipts
          WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4
            AND slot_label IS NOT DISTINCT FROM $5 AND slot_ordinal IS NOT DISTINCT FROM $6
-           AND id <> $7 AND state IN ('dispatched', 'unknown')
          ORDER BY dispatch_number",
         receipt.tenant.0,
         receipt.place.lineage.0,
@@ -139,17 +140,8 @@ async fn verify_siblings(tx: &mut Tx, receipt: &Receipt, transition: &Transition
         &value::path_out(&receipt.place.iteration),
         slot_label,
         slot_ordinal,
-        receipt.id.0,
     )
     .fetch_all(&mut **tx)
     .await?;
-    for sibling in siblings {
-        let row = Row { table: "receipts", id: EffectId(sibling.id) };
-        let from = row.need("state", ReceiptState::from_name(&sibling.state))?;
-        let what = Move::VerifyBySibling { sibling: receipt.id, recorded: recorded.clone() };
-        let verify = Transition::new(receipt.tenant, row.id, from, transition.by().clone(), what)
-            .map_err(|_| StoreError::Unstorable("an open receipt cannot be verified"))?;
-        apply(tx, &verify).await?;
-    }
-    Ok(())
+    rows.into_iter().map(Receipt::try_from).collect()
 }

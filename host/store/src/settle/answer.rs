@@ -1,10 +1,10 @@
 //! Writes that commit with the end of an execution, or before its next dispatch; and answers that are written alone.
 
-use counterfoil_domain::id::Place;
+use counterfoil_domain::receipt::resolution::siblings;
 use counterfoil_domain::receipt::{Move, ReceiptState, Transition};
 
 use super::{OwnWrite, Swap};
-use crate::receipt::{apply, hold_slot, insert_answered};
+use crate::receipt::{apply, find, hold_slot, insert_answered, slot};
 use crate::step::{Fence, hold_place, resume};
 use crate::transaction::{Tx, begin, undo};
 use crate::{Store, StoreError};
@@ -39,7 +39,8 @@ pub(crate) async fn write(tx: &mut Tx, fence: &Fence, own: &OwnWrite) -> Result<
 
 impl Store {
     /// Records an answer alone, lease or no lease: whoever sent an effect may always say what came of it. The first
-    /// transition is the answer; the others, if there are any, follow from it for the other receipts of its slot.
+    /// transition is the answer; the others, if there are any, follow from it for the other receipts of its slot, and so
+    /// does what it means for those that its caller does not know of.
     ///
     /// If that settles what a step was blocked on, the step goes on in the same attempt.
     pub async fn record_answer(&self, transitions: &[Transition]) -> Result<Swap, StoreError> {
@@ -50,15 +51,16 @@ impl Store {
             && answer.from() == ReceiptState::Dispatched
             && answer.to() == ReceiptState::Committed;
         if is_plain {
-            // Nothing can be blocked on it: whatever blocks a step moves its dispatched receipts to unknown first.
+            // Nothing can be blocked on it, and no other dispatch of its slot be open: whatever blocks a step, or sends
+            // again, moves its dispatched receipts to unknown first.
             let mut connection = self.pool().acquire().await?;
             return apply(&mut connection, answer).await;
         }
         let mut tx = begin(self.pool()).await?;
-        let Some(place) = place(&mut tx, answer).await? else {
+        let Some(receipt) = find(&mut tx, answer.tenant(), answer.receipt()).await? else {
             return undo(tx, Swap::Lost { found: None }).await;
         };
-        let open = hold_place(&mut tx, answer.tenant(), &place).await?;
+        let open = hold_place(&mut tx, answer.tenant(), &receipt.place).await?;
         hold_slot(&mut tx, answer.tenant(), answer.receipt()).await?;
         if let Swap::Lost { found } = apply(&mut tx, answer).await? {
             return undo(tx, Swap::Lost { found }).await;
@@ -66,6 +68,11 @@ impl Store {
         for other in others {
             // Lost to an answer of its own, which says the same.
             apply(&mut tx, other).await?;
+        }
+        let now = sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&mut *tx).await?;
+        // Only a person's word can be refused here, and an answer is none.
+        for sibling in siblings(answer, &slot(&mut tx, &receipt).await?, now).unwrap_or_default() {
+            apply(&mut tx, &sibling).await?;
         }
         let resumed = match open {
             Some(step) if step.is_blocked => resume(&mut tx, answer.tenant(), step.id).await?,
@@ -77,19 +84,4 @@ impl Store {
         }
         Ok(Swap::Moved)
     }
-}
-
-async fn place(tx: &mut Tx, transition: &Transition) -> Result<Option<Place>, StoreError> {
-    let place = sqlx::query!(
-        "SELECT lineage, node, iteration FROM receipts WHERE tenant_id = $1 AND id = $2",
-        transition.tenant().0,
-        transition.receipt().0,
-    )
-    .fetch_optional(&mut **tx)
-    .await?;
-    Ok(place.map(|place| Place {
-        lineage: place.lineage.into(),
-        node: place.node,
-        iteration: crate::value::path_in(&place.iteration),
-    }))
 }

@@ -132,7 +132,7 @@ async fn no_statement_reads_the_whole_of_a_table_that_grows() {
         .await
         .expect("a version");
     if version == 15 {
-        for (name, part) in GOLDEN {
+        for &(name, part) in GOLDEN {
             let (query, parameters) = crate::world::one(
                 statements().into_iter().filter(|(query, _)| query.contains(part)).collect(),
             );

@@ -2,13 +2,13 @@
 
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::resolution::{Outcome, Unresolvable};
-use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, Transition};
+use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 use counterfoil_store::receipt::{Dispatch, Resolved, Resumed};
 use counterfoil_store::settle::{BlockVerdict, Blocking, Swap};
 use counterfoil_store::step::Claimed;
 
 use crate::world::{
-    LEASE, World, accepted, answer, blocking, commit, first, lose, numbered, one, person, receipt, reject,
+    LEASE, World, answer, blocking, commit, first, lose, numbered, one, person, receipt, reject,
 };
 
 const BLOCKED: Option<&str> = Some("blocked");
@@ -137,29 +137,54 @@ async fn a_late_answer_settles_its_receipt_and_lets_the_step_go_on() {
 #[tokio::test]
 async fn an_answer_speaks_for_the_other_receipts_of_its_slot() {
     let world = World::new().await;
-    for by_person in [false, true] {
-        let step = world.step().await;
-        let older = world.send(&step, numbered(&step, 0, 0, Safety::Idempotent)).await;
-        let resend = numbered(&step, 0, 1, Safety::Idempotent);
-        let expected = [(older.id, ReceiptState::Dispatched)];
-        let lost = [lose(&older)];
-        let dispatch = Dispatch { expected: &expected, lose: &lost, ..first(&step, &resend) };
-        world.store.dispatch(&dispatch).await.expect("answers");
+    for (by_person, of_older) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (step, older, resend) = sent_again(&world).await;
         world.store.block(&blocking(&step)).await.expect("blocks");
+        let (answered, other) = if of_older { (&older, &resend) } else { (&resend, &older) };
         if by_person {
-            world.resolve(&resend, Outcome::Committed, true).await;
+            world.resolve(answered, Outcome::Committed, true).await;
         } else {
-            let what = Move::VerifyBySibling { sibling: resend.id, recorded: accepted() };
-            let sibling = Transition::new(world.tenant, older.id, ReceiptState::Unknown, Actor::Host, what)
-                .expect("legal");
-            let answers = [commit(&resend, ReceiptState::Unknown), sibling];
-            world.store.record_answer(&answers).await.expect("records");
+            // Whoever sent it need not know of the others.
+            world.store.record_answer(&[commit(answered, ReceiptState::Unknown)]).await.expect("records");
         }
-        assert_eq!(world.state(&resend).await, ReceiptState::Committed);
-        assert_eq!(world.state(&older).await, ReceiptState::Verified);
+        assert_eq!(world.state(answered).await, ReceiptState::Committed);
+        assert_eq!(world.state(other).await, ReceiptState::Verified, "by a person: {by_person}");
         assert_eq!(world.wait(&step).await.as_deref(), READY);
         one(world.claim(LEASE).await);
     }
+}
+
+/// What is under way again under the same key may still be answered: then it would stand as done, and was undone.
+#[tokio::test]
+async fn what_is_sent_again_is_not_undone_meanwhile() {
+    let world = World::new().await;
+    let (step, older, resend) = sent_again(&world).await;
+    world.execute("UPDATE receipts SET absence_known_at = now()").await.expect("lets time pass");
+    let before = world.dump().await;
+    let refused = world.resolve(&older, Outcome::Compensated, true).await;
+    assert_eq!(refused, Resolved::Refused(Unresolvable::UnderWay));
+    assert_eq!(world.dump().await, before);
+    world.store.block(&blocking(&step)).await.expect("blocks");
+    world.resolve(&older, Outcome::Compensated, true).await;
+    assert_eq!(world.state(&older).await, ReceiptState::Compensated);
+    assert_eq!(
+        world.state(&resend).await,
+        ReceiptState::Compensated,
+        "to its receiver it is the same effect"
+    );
+    assert_eq!(world.wait(&step).await.as_deref(), READY);
+}
+
+/// A step whose idempotent effect was sent, lost, and is under way again.
+async fn sent_again(world: &World) -> (Claimed, Receipt, Receipt) {
+    let step = world.step().await;
+    let older = world.send(&step, numbered(&step, 0, 0, Safety::Idempotent)).await;
+    let resend = numbered(&step, 0, 1, Safety::Idempotent);
+    let expected = [(older.id, ReceiptState::Dispatched)];
+    let lost = [lose(&older)];
+    let dispatch = Dispatch { expected: &expected, lose: &lost, ..first(&step, &resend) };
+    world.store.dispatch(&dispatch).await.expect("answers");
+    (step, older, resend)
 }
 
 #[tokio::test]

@@ -143,3 +143,60 @@ async fn a_re_run_that_asks_for_something_else_fails_and_sends_nothing() -> anyh
     assert_eq!(desk.provider.calls().len(), 1);
     Ok(())
 }
+
+/// A receiver that remembers a key would repeat what it answered before, and do nothing.
+#[tokio::test]
+async fn what_was_undone_is_done_anew_under_another_key() -> anyhow::Result<()> {
+    let desk = Desk::new().await?;
+    desk.work.admit("charge").await?;
+    let charge = || call("POST", "/charges", Some("charge"), Some(Safety::Idempotent));
+    desk.provider.script("/charges", Act::status(500));
+    let first = desk.begin().await?;
+    desk.perform(&first, charge()).await;
+    assert_eq!(desk.end(&first).await?, "waits");
+    desk.work
+        .execute("UPDATE receipts SET state = 'compensated', unresolved = false WHERE state = 'unknown'")
+        .await?;
+    let second = desk.begin().await?;
+    assert_eq!(told(&desk.perform(&second, charge()).await), "answer 201");
+    assert_eq!(desk.end(&second).await?, "settled");
+    assert_eq!(desk.work.receipts().await?, ["charge:0 compensated", "charge:1 committed"]);
+    let calls = desk.provider.calls();
+    assert_ne!(calls[0].idempotency_key(), calls[1].idempotency_key());
+    Ok(())
+}
+
+/// What a step has heard must be what its journal says, or a re-run would do something else.
+#[tokio::test]
+async fn an_answer_that_came_after_anothers_runs_the_step_again() -> anyhow::Result<()> {
+    let desk = Desk::with_answers_at_once().await?;
+    desk.work.admit("charge").await?;
+    let charge = || call("POST", "/charges?hold", Some("charge"), None);
+    let claimed = desk.begin().await?;
+    let performing = desk.perform(&claimed, charge());
+    let meanwhile = async {
+        desk.provider.wait_for_calls(1).await?;
+        // A person has looked into the provider's records.
+        desk.work
+            .execute(
+                "UPDATE receipts SET state = 'verified', answer_kind = 'http', answer_status = 200,
+                     answer_headers = '[]', answer_body = 'seen', answer_truncated = false, answered_at = now()",
+            )
+            .await?;
+        desk.provider.release();
+        anyhow::Ok(())
+    };
+    let (reply, meanwhile) = tokio::join!(performing, meanwhile);
+    meanwhile?;
+    assert_eq!(told(&reply), "nothing");
+    assert_eq!(desk.end(&claimed).await?, "Rerun");
+    desk.work.let_time_pass().await?;
+    let again = desk.begin().await?;
+    let EffectReply::Answered(Answer::Http(heard)) = desk.perform(&again, charge()).await else {
+        panic!("no answer");
+    };
+    assert_eq!((heard.status, heard.body.as_slice()), (200, &b"seen"[..]));
+    assert_eq!(desk.end(&again).await?, "settled");
+    assert_eq!(desk.provider.calls().len(), 1);
+    Ok(())
+}
