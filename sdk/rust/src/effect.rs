@@ -19,7 +19,7 @@ pub enum Safety {
 /// Why an effect gave no answer. An outcome that nobody knows is not among these: the step stops there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectError {
-    /// Policy, grant or address refused it; nothing was sent.
+    /// Policy, grant, address or form refused it; nothing was done.
     Denied(String),
     /// It is known that nothing left: name resolution, connect or TLS failed.
     NotSent(String),
@@ -64,4 +64,29 @@ pub(crate) struct HttpEffect {
     pub(crate) safety: Option<Safety>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) timeout_ms: Option<u32>,
+}
+
+/// One event as it crosses to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EmitEffect {
+    pub(crate) event_type: String,
+    pub(crate) record: Option<String>,
+    /// JSON.
+    pub(crate) data: String,
+    pub(crate) key: Option<String>,
+}
+
+/// One operation on stored values as it crosses to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StorageEffect {
+    pub(crate) operation: StorageOperation,
+    pub(crate) key: Option<String>,
+}
+
+/// What is done to a stored value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StorageOperation {
+    Get(String),
+    Put(String, Vec<u8>),
+    Delete(String),
 }

@@ -101,26 +101,38 @@ fn rejected(answer: &Answer, message: String) -> Failure {
     }
 }
 
-/// A body that is not the JSON it should be.
+/// A body, or a value, that is not the JSON it should be.
 #[derive(Debug)]
 pub struct JsonError {
-    body: &'static str,
+    what: &'static str,
     source: serde_json::Error,
 }
 
 impl JsonError {
     pub(crate) fn request(source: serde_json::Error) -> Self {
-        Self { body: "the request's body cannot be written as JSON", source }
+        Self { what: "the request's body cannot be written as JSON", source }
     }
 
     pub(crate) fn answer(source: serde_json::Error) -> Self {
-        Self { body: "the answer's body is not the expected JSON", source }
+        Self { what: "the answer's body is not the expected JSON", source }
+    }
+
+    pub(crate) fn event(source: serde_json::Error) -> Self {
+        Self { what: "the event's data cannot be written as JSON", source }
+    }
+
+    pub(crate) fn value(source: serde_json::Error) -> Self {
+        Self { what: "the value cannot be written as JSON", source }
+    }
+
+    pub(crate) fn stored(source: serde_json::Error) -> Self {
+        Self { what: "the stored value is not the expected JSON", source }
     }
 }
 
 impl Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.body)
+        f.write_str(self.what)
     }
 }
 
