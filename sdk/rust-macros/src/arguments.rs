@@ -38,8 +38,9 @@ fn parse_effects(key: &Ident, input: ParseStream<'_>) -> syn::Result<Vec<Grant>>
         grants.push(match kind.to_string().as_str() {
             "http" => parse_http(kind, input)?,
             "emit" => parse_emit(kind, input)?,
+            "mail" => parse_mail(kind, input)?,
             "storage" => parse_storage(kind, input)?,
-            _ => return Err(unknown(kind, "an effect", "`http(…)`, `emit`, `storage`")),
+            _ => return Err(unknown(kind, "an effect", "`http(…)`, `mail(…)`, `emit`, `storage`")),
         });
         Ok(())
     })?;
@@ -73,6 +74,19 @@ fn parse_http(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
         connections: connection.into_iter().collect(),
         hosts: hosts.unwrap_or_default(),
     })
+}
+
+fn parse_mail(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
+    let content = in_parentheses(kind, input)?;
+    let mut connection = None;
+    entries(&content, |key, input| match key.to_string().as_str() {
+        "connection" => once(key, &mut connection, equals(input, parse_name)?),
+        _ => Err(unknown(key, "a mail effect", "`connection`")),
+    })?;
+    let Some(connection) = connection else {
+        return Err(syn::Error::new(kind.span(), "say through which server: `connection = \"…\"`"));
+    };
+    Ok(Grant { kind: "mail", safety: "at-most-once", connections: vec![connection], hosts: vec![] })
 }
 
 fn parse_emit(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {

@@ -25,6 +25,13 @@ pub enum EffectError {
     NotSent(String),
     /// The receiver answered that it did not act.
     Rejected(Answer),
+    /// A mail server refused a message, with this code: from 400 on for now, from 500 on for good.
+    MailRefused {
+        /// The server's code.
+        code: u16,
+        /// Its text.
+        reply: String,
+    },
     /// A read-only effect got no answer.
     NoAnswer(String),
     /// The receiver acted, and its answer was longer than the host keeps.
@@ -40,6 +47,9 @@ impl Display for EffectError {
             Self::NotSent(why) => write!(f, "the call was not sent: {why}"),
             Self::Rejected(answer) => {
                 write!(f, "the receiver refused the call with status {}", answer.status())
+            }
+            Self::MailRefused { code, reply } => {
+                write!(f, "the mail server refused the message with code {code}: {reply}")
             }
             Self::NoAnswer(why) => write!(f, "the call got no answer: {why}"),
             Self::ResponseTooLarge(answer) => {
@@ -89,4 +99,17 @@ pub(crate) enum StorageOperation {
     Get(String),
     Put(String, Vec<u8>),
     Delete(String),
+}
+
+/// One message as it crosses to the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct MailEffect {
+    pub(crate) to: Vec<String>,
+    pub(crate) subject: String,
+    pub(crate) text: String,
+    pub(crate) html: Option<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) connection: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) timeout_ms: Option<u32>,
 }

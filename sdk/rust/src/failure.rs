@@ -73,7 +73,8 @@ impl Display for Failure {
 impl Error for Failure {}
 
 /// Transient: nothing was sent, a read got no answer, or the receiver refused with a status that passes
-/// (408, 425, 429 or 5xx; its `Retry-After` in seconds is honoured). Everything else is permanent.
+/// (408, 425, 429 or 5xx; its `Retry-After` in seconds is honoured), or a mail server with a code of 4xx. Everything
+/// else is permanent.
 impl From<EffectError> for Failure {
     fn from(error: EffectError) -> Self {
         let message = error.to_string();
@@ -81,6 +82,8 @@ impl From<EffectError> for Failure {
             EffectError::Denied(_) => Self::permanent("denied", message),
             EffectError::NotSent(_) => Self::transient("not_sent", message),
             EffectError::Rejected(answer) => rejected(answer, message),
+            EffectError::MailRefused { code: 400..=499, .. } => Self::transient("rejected", message),
+            EffectError::MailRefused { .. } => Self::permanent("rejected", message),
             EffectError::NoAnswer(_) => Self::transient("no_answer", message),
             EffectError::ResponseTooLarge(_) => Self::permanent("response_too_large", message),
             EffectError::Limit(_) => Self::permanent("limit", message),

@@ -43,6 +43,7 @@ pub mod emit;
 mod failure;
 mod host;
 pub mod http;
+pub mod mail;
 pub mod storage;
 
 pub use counterfoil_sdk_macros::block;
@@ -57,7 +58,7 @@ pub mod prelude {
     pub use serde::{Deserialize, Serialize};
     pub use serde_json::{Value, json};
 
-    pub use crate::{EffectError, Failure, context, emit, http, storage};
+    pub use crate::{EffectError, Failure, context, emit, http, mail, storage};
 }
 
 /// What `#[block]` expands to. No part of the interface: it changes without notice.

@@ -8,7 +8,9 @@ use self::bindings::counterfoil::block::{context, effects};
 use self::bindings::exports::counterfoil::block::step;
 use crate::block::{Block, describe, run};
 use crate::context::{Level, Place};
-use crate::effect::{EffectError, EmitEffect, HttpEffect, Safety, StorageEffect, StorageOperation};
+use crate::effect::{
+    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+};
 use crate::failure::Failure;
 use crate::http::Answer;
 
@@ -50,6 +52,21 @@ pub(crate) fn storage(effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectEr
     match effects::perform(&own(effects::Request::Storage(request), effect.key)) {
         Ok(effects::Answer::Stored(value)) => Ok(value),
         Ok(_) => panic!("the host answered for a stored value with an answer of another kind"),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
+    let MailEffect { to, subject, text, html, headers, connection, key, timeout_ms } = effect;
+    let message = effects::MailMessage { to, subject, text, html, headers };
+    let effect = effects::Effect { connection, timeout_ms, ..own(effects::Request::Mail(message), key) };
+    match effects::perform(&effect) {
+        Ok(effects::Answer::Mailed(reply)) => Ok(reply),
+        Ok(_) => panic!("the host answered a message with an answer of another kind"),
+        Err(effects::Failure::Rejected(response)) => {
+            let reply = String::from_utf8_lossy(&response.body).into_owned();
+            Err(EffectError::MailRefused { code: response.status, reply })
+        }
         Err(failure) => Err(failure.into()),
     }
 }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::context::{Level, Place};
-use crate::effect::{EffectError, EmitEffect, HttpEffect, StorageEffect};
+use crate::effect::{EffectError, EmitEffect, HttpEffect, MailEffect, StorageEffect};
 use crate::http::Answer;
 
 /// Stands for a host, as far as it says what it does.
@@ -16,6 +16,9 @@ pub(crate) trait Host {
         unexpected(&effect)
     }
     fn storage(&mut self, effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
+        unexpected(&effect)
+    }
+    fn mail(&mut self, effect: MailEffect) -> Result<String, EffectError> {
         unexpected(&effect)
     }
     fn place(&mut self) -> Place {
@@ -59,6 +62,10 @@ pub(crate) fn emit(effect: EmitEffect) -> Result<(), EffectError> {
 
 pub(crate) fn storage(effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
     ask("look after stored values", |host| host.storage(effect))
+}
+
+pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
+    ask("send mail", |host| host.mail(effect))
 }
 
 pub(crate) fn place() -> Place {

@@ -29,7 +29,10 @@ fn the_guest_examples_and_a_new_block_build_to_components() -> anyhow::Result<()
         .map(|entry| entry.map(|entry| entry.file_name()))
         .collect::<Result<_, _>>()?;
     written.sort();
-    assert_eq!(written, ["charge-card.wasm", "count-order.wasm", "enrich-lead.wasm", "place-order.wasm", "two-effects.wasm"]);
+    assert_eq!(
+        written,
+        ["charge-card.wasm", "count-order.wasm", "enrich-lead.wasm", "place-order.wasm", "two-effects.wasm"]
+    );
 
     // In the checkout's target directory, so that it finds the SDK and what is compiled already.
     let guests_target = guest_examples().join("target");

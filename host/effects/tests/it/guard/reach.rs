@@ -7,6 +7,7 @@ use counterfoil_domain::effect::{EffectCall, EffectRequest, Safety};
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{EffectPort as _, NoFaults};
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
+use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use serde_json::json;
 
@@ -143,5 +144,6 @@ fn strict(desk: &Desk) -> anyhow::Result<Guard> {
         absence_margin: Duration::ZERO,
         receipts: true,
     };
-    Ok(Guard::new(desk.work.store.clone(), client, config, Arc::new(NoFaults)))
+    let keyless = Secrets::new("/nowhere".into(), |_| {});
+    Ok(Guard::new(desk.work.store.clone(), client, keyless, config, Arc::new(NoFaults)))
 }
