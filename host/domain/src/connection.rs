@@ -13,6 +13,8 @@ use crate::receipt::request::SECRET_HEADERS;
 
 /// Secrets of one connection: it stands for one system, which asks for one or two.
 pub const SECRETS_MAX: usize = 16;
+/// A sender of mail: a name and an address.
+const SENDER_BYTES_MAX: usize = 512;
 /// A secret's value: common servers take no longer header.
 pub const SECRET_BYTES_MAX: usize = 8 << 10;
 
@@ -44,6 +46,20 @@ pub struct Abilities {
     /// The header in which it names its own receipt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receipt_id_header: Option<String>,
+    /// What mail is sent as, where it is a mail server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail: Option<MailAbilities>,
+}
+
+/// What a connection declares of the mail server behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MailAbilities {
+    /// The sender of every message: an address, or a name and an address in `<>`.
+    pub from: String,
+    /// The server has no TLS. It must be inside the operator's own networks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain: bool,
 }
 
 impl Abilities {
@@ -60,6 +76,13 @@ impl Abilities {
         if let Some(status) = self.statuses.keys().find(|status| !(200..=599).contains(*status)) {
             let message = format!("{status} is no status of a final answer: those are 200 to 599");
             return Err(InvalidConnection::new(format!("/statuses/{status}"), message));
+        }
+        let is_sender = |from: &str| {
+            from.len() <= SENDER_BYTES_MAX && from.contains('@') && !from.chars().any(char::is_control)
+        };
+        if self.mail.as_ref().is_some_and(|mail| !is_sender(&mail.from)) {
+            let message = "a sender is an address, or a name and an address in `<>`";
+            return Err(InvalidConnection::new("/mail/from", message));
         }
         for (pointer, name) in [
             ("/idempotency_header", &self.idempotency_header),

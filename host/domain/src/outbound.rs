@@ -9,6 +9,7 @@ mod address;
 mod destination;
 mod header;
 mod host;
+mod mail;
 mod network;
 mod reach;
 
@@ -16,6 +17,7 @@ pub use address::AddressPolicy;
 pub use destination::{Destination, Target, URL_BYTES_MAX};
 pub use header::{HEADER_BYTES_MAX, HEADERS_MAX, judge_headers, judge_method};
 pub use host::{AllowedHosts, HostPattern};
+pub use mail::{MailSecurity, MailServer, is_mail_url, judge_message};
 pub use network::{Network, NetworkFault, PrivateNetwork};
 pub use reach::Reach;
 
@@ -50,6 +52,18 @@ pub enum Refusal {
         /// The port.
         port: u16,
     },
+    /// A port that is no mail server's.
+    #[error("port {port} is refused: of the ports below 1024 only 25, 465 and 587 are those of mail servers")]
+    MailPort {
+        /// The port.
+        port: u16,
+    },
+    /// A server without TLS that is out in the open.
+    #[error("address {address} is refused: without TLS, mail goes to the operator's own networks only")]
+    PlainMail {
+        /// The address.
+        address: IpAddr,
+    },
     /// The host is not among those that the connection, or the block's grant, allows.
     #[error("{host}:{port} is not an allowed host")]
     NotAllowed {
@@ -82,6 +96,33 @@ pub enum Refusal {
         /// The rule that it breaks.
         why: &'static str,
     },
+}
+
+/// Judges where a connection leads, to a web service or a mail server, and gives the hosts that it allows: its base URL's
+/// where none are given. `plain_mail` is the tenant's word that a mail server has no TLS.
+///
+/// # Errors
+/// The first rule that is broken.
+pub fn judge_connection(
+    base_url: &str,
+    allowed_hosts: Option<Vec<String>>,
+    plain_mail: bool,
+    policy: &AddressPolicy,
+) -> Result<Vec<String>, Refusal> {
+    if is_mail_url(base_url) {
+        let hosts = match allowed_hosts {
+            Some(hosts) => hosts,
+            None => vec![MailServer::parse(base_url, plain_mail, policy)?.authority().to_owned()],
+        };
+        MailServer::of_connection(base_url, &hosts, plain_mail, policy)?;
+        return Ok(hosts);
+    }
+    let hosts = match allowed_hosts {
+        Some(hosts) => hosts,
+        None => vec![Destination::parse(base_url, policy)?.authority().to_owned()],
+    };
+    Reach::of_connection(base_url, &hosts, policy)?;
+    Ok(hosts)
 }
 
 impl Refusal {

@@ -22,11 +22,13 @@ mod converse;
 mod exchange;
 mod names;
 mod request;
+mod smtp;
 mod window;
 mod wire;
 
 pub use exchange::{Budget, Exchange, Lost, LostKind, NotSent, NotSentKind};
 pub use names::NameServers;
+pub use smtp::{MailExchange, Reply, WireMail};
 pub use window::SendWindow;
 
 use names::Names;
@@ -77,6 +79,7 @@ pub struct Client {
     policy: Arc<AddressPolicy>,
     names: Names,
     tls: TlsConnector,
+    mail_tls: TlsConnector,
     first_byte_alone: bool,
 }
 
@@ -89,7 +92,8 @@ impl Client {
         Ok(Self {
             policy: Arc::new(config.policy),
             names: Names::new(&config.name_servers)?,
-            tls: connect::tls(config.extra_roots)?,
+            tls: connect::tls(config.extra_roots.clone(), &[connect::HTTP_1_1])?,
+            mail_tls: connect::tls(config.extra_roots, &[])?,
             first_byte_alone: config.first_byte_alone,
         })
     }
@@ -135,7 +139,9 @@ impl Client {
         let kernel_side = wire.kernel_side(connected);
         let conversed = if destination.is_tls() {
             let until = deadline.within(budget.tls_ms_max);
-            let encrypted = connect::handshake(&self.tls, destination, kernel_side, until).await?;
+            let encrypted =
+                connect::handshake(&self.tls, destination.target(), destination.host(), kernel_side, until)
+                    .await?;
             wire.faults.reach(Site::AfterConnect);
             converse::converse(wire.request_side(encrypted), message, budget, &deadline, wire).await
         } else {

@@ -3,6 +3,7 @@
 
 mod emit;
 mod http;
+mod mail;
 mod storage;
 
 use std::time::Duration;
@@ -106,6 +107,7 @@ pub(crate) fn prepare(ask: Ask<'_>) -> Result<Prepared, String> {
             Ok(emit::prepare(ask, emit::Event { name: event_type, record: record_id.as_deref(), data }))
         }
         EffectRequest::Storage(request) => Ok(storage::prepare(ask, request)),
+        EffectRequest::Mail(message) => Ok(mail::prepare(ask, message)),
         other => Err(format!("this host offers no effects of the kind `{}`", other.kind())),
     }
 }

@@ -7,5 +7,6 @@ pub mod kill;
 pub mod ledger;
 pub mod postgres;
 pub mod provider;
+pub mod smtp;
 pub mod tenant;
 pub mod work;

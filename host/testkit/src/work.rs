@@ -57,7 +57,7 @@ impl Work {
     /// # Errors
     /// The database refuses.
     pub async fn connect(&self, name: &str, base_url: &str, abilities: Value) -> anyhow::Result<()> {
-        let host = base_url.trim_start_matches("http://").to_owned();
+        let host = base_url.split_once("://").map_or(base_url, |(_, host)| host).to_owned();
         let connection = NewConnection {
             name: name.into(),
             base_url: base_url.into(),

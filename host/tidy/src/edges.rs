@@ -61,7 +61,17 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("host/store", &["sqlx*", "tokio-postgres"]),
     (
         "host/effects",
-        &["hyper", "hyper-*", "hickory-*", "rustls*", "tokio-rustls", "webpki-roots", "reqwest", "ureq"],
+        &[
+            "hyper",
+            "hyper-*",
+            "hickory-*",
+            "lettre",
+            "rustls*",
+            "tokio-rustls",
+            "webpki-roots",
+            "reqwest",
+            "ureq",
+        ],
     ),
     ("host/sandbox", &["wasmtime*", "cap-std*", "cranelift*", "wasmparser"]),
     ("host/web", &["axum*", "askama*"]),

@@ -6,12 +6,13 @@ use syn::{Ident, LitInt, LitStr, Token, bracketed, parenthesized, token};
 
 /// `effects(…), credits = 1`
 pub(crate) struct Arguments {
-    pub(crate) effects: Vec<HttpGrant>,
+    pub(crate) effects: Vec<Grant>,
     pub(crate) credits: u32,
 }
 
-/// `http(connection = "payments", safety = "at-most-once")`
-pub(crate) struct HttpGrant {
+/// `http(connection = "payments", safety = "at-most-once")`, `emit`, `storage(safety = "read-only")`
+pub(crate) struct Grant {
+    pub(crate) kind: &'static str,
     pub(crate) safety: &'static str,
     pub(crate) connections: Vec<LitStr>,
     pub(crate) hosts: Vec<LitStr>,
@@ -30,14 +31,17 @@ impl Parse for Arguments {
     }
 }
 
-fn parse_effects(key: &Ident, input: ParseStream<'_>) -> syn::Result<Vec<HttpGrant>> {
+fn parse_effects(key: &Ident, input: ParseStream<'_>) -> syn::Result<Vec<Grant>> {
     let content = in_parentheses(key, input)?;
     let mut grants = Vec::new();
     entries(&content, |kind, input| {
-        if kind != "http" {
-            return Err(unknown(kind, "an effect", "`http(…)`"));
-        }
-        grants.push(parse_http(kind, input)?);
+        grants.push(match kind.to_string().as_str() {
+            "http" => parse_http(kind, input)?,
+            "emit" => parse_emit(kind, input)?,
+            "mail" => parse_mail(kind, input)?,
+            "storage" => parse_storage(kind, input)?,
+            _ => return Err(unknown(kind, "an effect", "`http(…)`, `mail(…)`, `emit`, `storage`")),
+        });
         Ok(())
     })?;
     if grants.is_empty() {
@@ -49,7 +53,7 @@ fn parse_effects(key: &Ident, input: ParseStream<'_>) -> syn::Result<Vec<HttpGra
     Ok(grants)
 }
 
-fn parse_http(kind: &Ident, input: ParseStream<'_>) -> syn::Result<HttpGrant> {
+fn parse_http(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
     let content = in_parentheses(kind, input)?;
     let (mut connection, mut hosts, mut safety) = (None, None, None);
     entries(&content, |key, input| match key.to_string().as_str() {
@@ -64,11 +68,65 @@ fn parse_http(kind: &Ident, input: ParseStream<'_>) -> syn::Result<HttpGrant> {
             "say where it may go: `connection = \"…\"` or `hosts = [\"…\"]`",
         ));
     }
-    Ok(HttpGrant {
+    Ok(Grant {
+        kind: "http",
         safety: safety.unwrap_or("at-most-once"),
         connections: connection.into_iter().collect(),
         hosts: hosts.unwrap_or_default(),
     })
+}
+
+fn parse_mail(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
+    let content = in_parentheses(kind, input)?;
+    let mut connection = None;
+    entries(&content, |key, input| match key.to_string().as_str() {
+        "connection" => once(key, &mut connection, equals(input, parse_name)?),
+        _ => Err(unknown(key, "a mail effect", "`connection`")),
+    })?;
+    let Some(connection) = connection else {
+        return Err(syn::Error::new(kind.span(), "say through which server: `connection = \"…\"`"));
+    };
+    Ok(Grant { kind: "mail", safety: "at-most-once", connections: vec![connection], hosts: vec![] })
+}
+
+fn parse_emit(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
+    if input.peek(token::Paren) {
+        let content = in_parentheses(kind, input)?;
+        if !content.is_empty() {
+            return Err(content.error("an event goes into the tenant's own outbox: write `emit` alone"));
+        }
+    }
+    Ok(Grant { kind: "emit", safety: "at-most-once", connections: vec![], hosts: vec![] })
+}
+
+fn parse_storage(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
+    let mut safety = None;
+    if input.peek(token::Paren) {
+        let content = in_parentheses(kind, input)?;
+        entries(&content, |key, input| match key.to_string().as_str() {
+            "safety" => once(key, &mut safety, equals(input, parse_read_only)?),
+            _ => Err(unknown(key, "a storage effect", "`safety`")),
+        })?;
+    }
+    Ok(Grant {
+        kind: "storage",
+        safety: safety.unwrap_or("at-most-once"),
+        connections: vec![],
+        hosts: vec![],
+    })
+}
+
+/// What is written commits with the step: there is nothing to say of it, but that there is none.
+fn parse_read_only(input: ParseStream<'_>) -> syn::Result<&'static str> {
+    const READ_ONLY: &str = "read-only";
+    let given: LitStr = input.parse()?;
+    if given.value() != READ_ONLY {
+        return Err(syn::Error::new(
+            given.span(),
+            "write `storage(safety = \"read-only\")` to read, and `storage` to write as well",
+        ));
+    }
+    Ok(READ_ONLY)
 }
 
 fn parse_credits(input: ParseStream<'_>) -> syn::Result<u32> {

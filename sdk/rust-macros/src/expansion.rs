@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Item, ItemFn};
 
-use crate::arguments::{Arguments, HttpGrant};
+use crate::arguments::{Arguments, Grant};
 use crate::signature::Signature;
 
 /// The function and its block, or one error at the place that causes it.
@@ -60,7 +60,7 @@ fn block(function: &ItemFn, signature: &Signature, arguments: &Arguments) -> Tok
 
         const _: () = {
             use ::counterfoil_sdk::__private::{
-                Block, Declaration, HttpGrant, export_block, outcome,
+                Block, Declaration, Grant, export_block, outcome,
             };
 
             impl Block for #name {
@@ -85,8 +85,13 @@ fn block(function: &ItemFn, signature: &Signature, arguments: &Arguments) -> Tok
     }
 }
 
-fn grant(HttpGrant { safety, connections, hosts }: &HttpGrant) -> TokenStream {
+fn grant(Grant { kind, safety, connections, hosts }: &Grant) -> TokenStream {
     quote! {
-        HttpGrant { safety: #safety, connections: &[#(#connections),*], hosts: &[#(#hosts),*] }
+        Grant {
+            kind: #kind,
+            safety: #safety,
+            connections: &[#(#connections),*],
+            hosts: &[#(#hosts),*],
+        }
     }
 }

@@ -17,9 +17,10 @@ use proc_macro::TokenStream;
 ///
 /// Arguments, all optional:
 ///
-/// - `effects(http(…), …)`: the effects that the block may perform, and no others. Each `http` names where
-///   it goes, by `connection = "payments"` or `hosts = ["api.example.com"]`, and how safe it is to repeat,
-///   by `safety = "at-most-once"` (as without it), `"idempotent"` or `"read-only"`.
+/// - `effects(http(…), mail(…), emit, storage, …)`: the effects that the block may perform, and no others. Each `http`
+///   names where it goes, by `connection = "payments"` or `hosts = ["api.example.com"]`, and how safe it is
+///   to repeat, by `safety = "at-most-once"` (as without it), `"idempotent"` or `"read-only"`.
+///   `mail(connection = "post")` allows messages through a mail server; `emit` allows events; `storage` allows stored values, and `storage(safety = "read-only")` only to read them.
 /// - `credits = 1`: the price of one step.
 #[proc_macro_attribute]
 pub fn block(arguments: TokenStream, item: TokenStream) -> TokenStream {

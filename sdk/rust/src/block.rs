@@ -28,14 +28,16 @@ pub struct Declaration {
     /// The first paragraph of the function's doc comment.
     pub summary: &'static str,
     /// Effects that it may perform.
-    pub effects: &'static [HttpGrant],
+    pub effects: &'static [Grant],
     /// Price of one step.
     pub credits: u32,
 }
 
-/// One `http(…)` entry of the attribute.
-#[derive(Debug, Clone, Copy)]
-pub struct HttpGrant {
+/// One entry of the attribute's `effects(…)`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Grant {
+    /// The kind of effect.
+    pub kind: &'static str,
     /// The contract's name for what may happen when an outcome is open.
     pub safety: &'static str,
     /// Connections that the calls may name.
@@ -50,17 +52,9 @@ struct Descriptor {
     summary: &'static str,
     input: Schema,
     output: Schema,
-    effects: Vec<Grant>,
+    effects: &'static [Grant],
     limits: Limits,
     credits: u32,
-}
-
-#[derive(Serialize)]
-struct Grant {
-    kind: &'static str,
-    safety: &'static str,
-    connections: &'static [&'static str],
-    hosts: &'static [&'static str],
 }
 
 /// A block asks for no limits of its own: those in force apply.
@@ -80,15 +74,7 @@ pub fn describe<B: Block>() -> String {
         summary,
         input: settings.clone().into_generator().into_root_schema_for::<B::Input>(),
         output: settings.for_serialize().into_generator().into_root_schema_for::<B::Output>(),
-        effects: effects
-            .iter()
-            .map(|&HttpGrant { safety, connections, hosts }| Grant {
-                kind: "http",
-                safety,
-                connections,
-                hosts,
-            })
-            .collect(),
+        effects,
         limits: Limits {},
         credits,
     };

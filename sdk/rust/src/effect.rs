@@ -19,12 +19,19 @@ pub enum Safety {
 /// Why an effect gave no answer. An outcome that nobody knows is not among these: the step stops there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectError {
-    /// Policy, grant or address refused it; nothing was sent.
+    /// Policy, grant, address or form refused it; nothing was done.
     Denied(String),
     /// It is known that nothing left: name resolution, connect or TLS failed.
     NotSent(String),
     /// The receiver answered that it did not act.
     Rejected(Answer),
+    /// A mail server refused a message, with this code: from 400 on for now, from 500 on for good.
+    MailRefused {
+        /// The server's code.
+        code: u16,
+        /// Its text.
+        reply: String,
+    },
     /// A read-only effect got no answer.
     NoAnswer(String),
     /// The receiver acted, and its answer was longer than the host keeps.
@@ -40,6 +47,9 @@ impl Display for EffectError {
             Self::NotSent(why) => write!(f, "the call was not sent: {why}"),
             Self::Rejected(answer) => {
                 write!(f, "the receiver refused the call with status {}", answer.status())
+            }
+            Self::MailRefused { code, reply } => {
+                write!(f, "the mail server refused the message with code {code}: {reply}")
             }
             Self::NoAnswer(why) => write!(f, "the call got no answer: {why}"),
             Self::ResponseTooLarge(answer) => {
@@ -63,5 +73,43 @@ pub(crate) struct HttpEffect {
     pub(crate) connection: Option<String>,
     pub(crate) safety: Option<Safety>,
     pub(crate) idempotency_key: Option<String>,
+    pub(crate) timeout_ms: Option<u32>,
+}
+
+/// One event as it crosses to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EmitEffect {
+    pub(crate) event_type: String,
+    pub(crate) record: Option<String>,
+    /// JSON.
+    pub(crate) data: String,
+    pub(crate) key: Option<String>,
+}
+
+/// One operation on stored values as it crosses to the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StorageEffect {
+    pub(crate) operation: StorageOperation,
+    pub(crate) key: Option<String>,
+}
+
+/// What is done to a stored value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StorageOperation {
+    Get(String),
+    Put(String, Vec<u8>),
+    Delete(String),
+}
+
+/// One message as it crosses to the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct MailEffect {
+    pub(crate) to: Vec<String>,
+    pub(crate) subject: String,
+    pub(crate) text: String,
+    pub(crate) html: Option<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) connection: Option<String>,
+    pub(crate) key: Option<String>,
     pub(crate) timeout_ms: Option<u32>,
 }

@@ -73,7 +73,8 @@ impl Display for Failure {
 impl Error for Failure {}
 
 /// Transient: nothing was sent, a read got no answer, or the receiver refused with a status that passes
-/// (408, 425, 429 or 5xx; its `Retry-After` in seconds is honoured). Everything else is permanent.
+/// (408, 425, 429 or 5xx; its `Retry-After` in seconds is honoured), or a mail server with a code of 4xx. Everything
+/// else is permanent.
 impl From<EffectError> for Failure {
     fn from(error: EffectError) -> Self {
         let message = error.to_string();
@@ -81,6 +82,8 @@ impl From<EffectError> for Failure {
             EffectError::Denied(_) => Self::permanent("denied", message),
             EffectError::NotSent(_) => Self::transient("not_sent", message),
             EffectError::Rejected(answer) => rejected(answer, message),
+            EffectError::MailRefused { code: 400..=499, .. } => Self::transient("rejected", message),
+            EffectError::MailRefused { .. } => Self::permanent("rejected", message),
             EffectError::NoAnswer(_) => Self::transient("no_answer", message),
             EffectError::ResponseTooLarge(_) => Self::permanent("response_too_large", message),
             EffectError::Limit(_) => Self::permanent("limit", message),
@@ -101,26 +104,38 @@ fn rejected(answer: &Answer, message: String) -> Failure {
     }
 }
 
-/// A body that is not the JSON it should be.
+/// A body, or a value, that is not the JSON it should be.
 #[derive(Debug)]
 pub struct JsonError {
-    body: &'static str,
+    what: &'static str,
     source: serde_json::Error,
 }
 
 impl JsonError {
     pub(crate) fn request(source: serde_json::Error) -> Self {
-        Self { body: "the request's body cannot be written as JSON", source }
+        Self { what: "the request's body cannot be written as JSON", source }
     }
 
     pub(crate) fn answer(source: serde_json::Error) -> Self {
-        Self { body: "the answer's body is not the expected JSON", source }
+        Self { what: "the answer's body is not the expected JSON", source }
+    }
+
+    pub(crate) fn event(source: serde_json::Error) -> Self {
+        Self { what: "the event's data cannot be written as JSON", source }
+    }
+
+    pub(crate) fn value(source: serde_json::Error) -> Self {
+        Self { what: "the value cannot be written as JSON", source }
+    }
+
+    pub(crate) fn stored(source: serde_json::Error) -> Self {
+        Self { what: "the stored value is not the expected JSON", source }
     }
 }
 
 impl Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.body)
+        f.write_str(self.what)
     }
 }
 

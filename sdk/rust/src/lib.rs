@@ -2,7 +2,8 @@
 //!
 //! A block is one function from a typed input to a typed output. It runs in a sandbox whose only way
 //! out is an effect, such as an HTTP call through [`http`]; the host writes a receipt before it makes
-//! the call, so that the call is never made twice for one step.
+//! the call, so that the call is never made twice for one step. An event of [`emit`] and a value of
+//! [`storage`] are recorded with the step, exactly once.
 //!
 //! ```
 //! use counterfoil_sdk::prelude::*;
@@ -38,9 +39,12 @@ extern crate self as counterfoil_sdk;
 mod block;
 pub mod context;
 mod effect;
+pub mod emit;
 mod failure;
 mod host;
 pub mod http;
+pub mod mail;
+pub mod storage;
 
 pub use counterfoil_sdk_macros::block;
 
@@ -54,14 +58,14 @@ pub mod prelude {
     pub use serde::{Deserialize, Serialize};
     pub use serde_json::{Value, json};
 
-    pub use crate::{EffectError, Failure, context, http};
+    pub use crate::{EffectError, Failure, context, emit, http, mail, storage};
 }
 
 /// What `#[block]` expands to. No part of the interface: it changes without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::__export_block as export_block;
-    pub use crate::block::{Block, Declaration, HttpGrant, describe, outcome, run};
+    pub use crate::block::{Block, Declaration, Grant, describe, outcome, run};
     #[cfg(target_family = "wasm")]
     pub use crate::host::guest::{Step, bindings};
     #[cfg(target_family = "wasm")]

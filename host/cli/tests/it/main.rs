@@ -5,6 +5,7 @@ mod configuration;
 mod crash_walk;
 mod definition;
 mod host;
+mod own_effects;
 mod program;
 mod safeties;
 mod secrets;

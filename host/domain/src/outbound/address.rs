@@ -14,6 +14,11 @@ pub struct AddressPolicy {
 }
 
 impl AddressPolicy {
+    /// Whether an address is within what the operator opened: his own machine, his own networks.
+    pub fn is_inside(&self, address: IpAddr) -> bool {
+        self.loopback && address.is_loopback() || self.private.iter().any(|network| network.contains(address))
+    }
+
     /// Judges one address, as parsed.
     ///
     /// # Errors

@@ -48,6 +48,11 @@ impl Destination {
     /// # Errors
     /// The first rule that it breaks.
     pub fn parse(text: &str, policy: &AddressPolicy) -> Result<Self, Refusal> {
+        Self::judged(text, policy, &HTTP_PORTS)
+    }
+
+    /// As [`Destination::parse`], of a protocol with these ports below 1024.
+    pub(super) fn judged(text: &str, policy: &AddressPolicy, ports: &[u16]) -> Result<Self, Refusal> {
         let refused = |why| Err(Refusal::Url { why });
         if text.len() > URL_BYTES_MAX {
             return refused("longer than 8 KiB");
@@ -74,7 +79,7 @@ impl Destination {
         let destination = Self(url);
         destination.judge_host(policy)?;
         let port = destination.port();
-        if port == 0 || port < WELL_KNOWN_PORTS_END && !HTTP_PORTS.contains(&port) {
+        if port == 0 || port < WELL_KNOWN_PORTS_END && !ports.contains(&port) {
             return Err(Refusal::Port { port });
         }
         Ok(destination)

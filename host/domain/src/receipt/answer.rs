@@ -69,6 +69,15 @@ pub enum Exchanged {
     },
     /// A complete answer, its body possibly cut at the cap.
     Answered(HttpResponse),
+    /// The receiver took it, and said so in the words of a protocol that is not HTTP.
+    Accepted(Answer),
+    /// The receiver refused it, with a code of a protocol that is not HTTP.
+    Refused {
+        /// The code in place of a status, and its text in place of a body.
+        response: HttpResponse,
+        /// Trying again later is worth it.
+        transient: bool,
+    },
     /// At least one byte may have been written, and no complete answer came.
     Lost {
         /// Why not.
@@ -153,6 +162,14 @@ pub fn meaning(
             };
             Meaning::Rejected { recorded: Recorded::Failure(failure), reason, then }
         }
+        Exchanged::Accepted(answer) => Meaning::Committed {
+            recorded: Recorded::Answer(answer),
+            reason: "the receiver says that it took it".into(),
+        },
+        Exchanged::Refused { response, transient } => {
+            let reason = format!("code {} means not applied", response.status);
+            refused(response, reason, transient, older_unknown, None)
+        }
         Exchanged::Lost { reason } if safety == Safety::ReadOnly => Meaning::Rejected {
             recorded: Recorded::Failure(EffectFailure::NoAnswer(reason.clone())),
             reason,
@@ -204,15 +221,25 @@ fn answered(
         (Row::Transient | Row::Refused | Row::Unclear | Row::Unlisted, _) => {
             // 409 is how a provider says that the first request with this key is still being worked on.
             let worth_waiting = matches!(row, Row::Transient) || status == 409;
-            let then = match (older_unknown, worth_waiting) {
-                (false, _) => AfterRefusal::HandOver,
-                (true, true) => AfterRefusal::Wait { retry_after_ms },
-                (true, false) => AfterRefusal::Block,
-            };
-            let recorded = Recorded::Failure(EffectFailure::Rejected(response));
-            Meaning::Rejected { recorded, reason: reason("not applied"), then }
+            let reason = reason("not applied");
+            refused(response, reason, worth_waiting, older_unknown, retry_after_ms)
         }
     }
+}
+
+fn refused(
+    response: HttpResponse,
+    reason: String,
+    worth_waiting: bool,
+    older_unknown: bool,
+    retry_after_ms: Option<u64>,
+) -> Meaning {
+    let then = match (older_unknown, worth_waiting) {
+        (false, _) => AfterRefusal::HandOver,
+        (true, true) => AfterRefusal::Wait { retry_after_ms },
+        (true, false) => AfterRefusal::Block,
+    };
+    Meaning::Rejected { recorded: Recorded::Failure(EffectFailure::Rejected(response)), reason, then }
 }
 
 /// The table for a status that no connection declared otherwise.
@@ -270,6 +297,11 @@ mod tests {
         Exchanged::Answered(HttpResponse { status, headers, body: vec![], truncated })
     }
 
+    fn reply(code: u16) -> Exchanged {
+        let response = HttpResponse { status: code, headers: vec![], body: vec![], truncated: false };
+        Exchanged::Refused { response, transient: code < 500 }
+    }
+
     fn summary(meaning: &Meaning) -> String {
         match meaning {
             Meaning::Committed { recorded: Recorded::Answer(_), .. } => "committed".into(),
@@ -319,6 +351,9 @@ mod tests {
             ("600", response(600, &[], false)),
             ("101", response(101, &[], false)),
             ("reset", Exchanged::Lost { reason: "reset".into() }),
+            ("250 of a mail server", Exchanged::Accepted(Answer::Mailed("2.0.0 queued".into()))),
+            ("450 of a mail server", reply(450)),
+            ("550 of a mail server", reply(550)),
         ];
         let columns = [
             ("at-most-once", Safety::AtMostOnce, false),

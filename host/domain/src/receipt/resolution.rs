@@ -7,7 +7,7 @@ use super::answer::Recorded;
 use super::state::{Actor, IllegalMove, Move, ReceiptState, Transition};
 use super::{Receipt, Standing};
 use crate::effect::{Answer, HttpResponse};
-use crate::limits::{ANSWER_BODY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::limits::{ANSWER_BODY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX, bounded_text};
 
 /// What is said to have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +153,8 @@ pub fn resolve(
     if !resolution.outcome.needs_answer() && now < *absence_known_at {
         return Err(Unresolvable::TooEarly(*absence_known_at));
     }
+    let recorded = resolution.recorded.map(|recorded| in_terms_of(&receipt.request.kind, recorded));
+    let resolution = Resolution { recorded, ..resolution };
     Transition::new(receipt.tenant, receipt.id, ReceiptState::Unknown, by, Move::Resolve(resolution))
         .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
 }
@@ -197,6 +199,17 @@ fn planned(receipt: &Receipt, by: &Actor, what: Move) -> Result<Transition, Unre
         .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
 }
 
+/// A person gives a status and a body; a block that sent mail waits for a mail server's reply.
+fn in_terms_of(kind: &str, recorded: Recorded) -> Recorded {
+    match recorded {
+        Recorded::Answer(Answer::Http(HttpResponse { status, body, .. })) if kind == "mail" => {
+            let text = bounded_text(&String::from_utf8_lossy(&body), ERROR_TEXT_BYTES_MAX);
+            Recorded::Answer(Answer::Mailed(format!("{status} {text}").trim_end().to_owned()))
+        }
+        other => other,
+    }
+}
+
 /// What is handed over cannot be taken back, so it must be what an acting provider could have answered.
 fn judge_answer(response: &HttpResponse) -> Result<(), Unresolvable> {
     if !(200..400).contains(&response.status) {
@@ -234,6 +247,10 @@ mod tests {
             let response = HttpResponse { status, headers, body: body.into(), truncated: false };
             assert_eq!(judge_answer(&response), expected, "{status} {body}");
         }
+        let reply = HttpResponse { status: 250, headers: vec![], body: b"queued".to_vec(), truncated: false };
+        let told = |kind| in_terms_of(kind, Recorded::Answer(Answer::Http(reply.clone())));
+        assert_eq!(told("http"), Recorded::Answer(Answer::Http(reply.clone())));
+        assert_eq!(told("mail"), Recorded::Answer(Answer::Mailed("250 queued".into())));
         let broken = HttpResponse { status: 200, headers: json, body: b"{\"a\":".to_vec(), truncated: false };
         assert!(matches!(judge_answer(&broken), Err(Unresolvable::NotJson(_))));
     }

@@ -83,7 +83,7 @@ impl ApiClient {
     /// # Errors
     /// [`ClientError::Tls`]: a root cannot be read.
     pub fn new(timeout: Duration, extra_roots: Vec<CertificateDer<'static>>) -> Result<Self, ClientError> {
-        Ok(Self { tls: connect::tls(extra_roots)?, timeout })
+        Ok(Self { tls: connect::tls(extra_roots, &[connect::HTTP_1_1])?, timeout })
     }
 
     /// Sends one request. Any status is an answer.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use counterfoil_domain::outbound::{Destination, Target};
+use counterfoil_domain::outbound::Target;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -41,8 +41,14 @@ pub(super) async fn tcp(addresses: &[IpAddr], port: u16, until: Instant) -> Resu
     Err(NotSent::connect(format!("connecting to {}", failures.join(", "))))
 }
 
-/// TLS that trusts the web's roots and `extra_roots`, and speaks HTTP/1.1.
-pub(super) fn tls(extra_roots: Vec<CertificateDer<'static>>) -> Result<TlsConnector, ClientError> {
+/// What is spoken within TLS, as it is negotiated (RFC 7301).
+pub(super) const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// TLS that trusts the web's roots and `extra_roots`, and offers these protocols.
+pub(super) fn tls(
+    extra_roots: Vec<CertificateDer<'static>>,
+    protocols: &[&[u8]],
+) -> Result<TlsConnector, ClientError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     for root in extra_roots {
         roots.add(root).map_err(ClientError::Tls)?;
@@ -52,30 +58,32 @@ pub(super) fn tls(extra_roots: Vec<CertificateDer<'static>>) -> Result<TlsConnec
         .map_err(ClientError::Tls)?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // Early data is off by default, and must stay so: its bytes can be replayed by whoever sees them.
     config.enable_early_data = false;
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Proves that the connection ends at the destination's host. The name that is asked for is the URL's.
+/// Proves that the connection ends at the host. The name that is asked for is the URL's.
 pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     connector: &TlsConnector,
-    destination: &Destination,
+    target: Target<'_>,
+    host: &str,
     stream: S,
     until: Instant,
 ) -> Result<TlsStream<S>, NotSent> {
-    let name = match destination.target() {
+    let name = match target {
         Target::Address(address) => ServerName::IpAddress(address.into()),
-        Target::Loopback | Target::Name(_) => ServerName::try_from(destination.host().to_owned())
-            .map_err(|error| NotSent::tls(format!("{}: {error}", destination.host())))?,
+        Target::Loopback | Target::Name(_) => {
+            ServerName::try_from(host.to_owned()).map_err(|error| NotSent::tls(format!("{host}: {error}")))?
+        }
     };
     let stream = timeout_at(until, connector.connect(name, stream))
         .await
         .map_err(|_| NotSent::tls("the TLS handshake took too long"))?
         .map_err(|error| NotSent::tls(format!("the TLS handshake failed: {}", chain(&error))))?;
     match stream.get_ref().1.alpn_protocol() {
-        None | Some(b"http/1.1") => Ok(stream),
+        None | Some(HTTP_1_1) => Ok(stream),
         Some(_) => Err(NotSent::tls("the server chose a protocol that was not offered")),
     }
 }

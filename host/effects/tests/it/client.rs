@@ -5,6 +5,7 @@ mod api;
 mod dns;
 mod listener;
 mod loss;
+mod mail;
 mod names;
 mod not_sent;
 mod proxy;

@@ -5,6 +5,7 @@ mod connection;
 mod fence;
 mod journal;
 mod limits;
+mod mail;
 mod own;
 mod reach;
 
@@ -83,6 +84,10 @@ impl Desk {
                 http(Safety::Idempotent),
                 grant("emit", Safety::AtMostOnce),
                 grant("storage", Safety::AtMostOnce),
+                EffectGrant {
+                    connections: ["post", "p", "nowhere"].map(Into::into).into(),
+                    ..grant("mail", Safety::AtMostOnce)
+                },
             ]),
             invariants: self.invariants.clone().into(),
         }
@@ -166,10 +171,16 @@ impl Desk {
 }
 
 pub(crate) fn guard(work: &Work, answer_wait: Duration) -> anyhow::Result<Guard> {
-    guard_with(work, answer_wait, Secrets::new("/nowhere".into(), |_| {}))
+    guard_with(work, answer_wait, Secrets::new("/nowhere".into(), |_| {}), LEASE)
 }
 
-pub(crate) fn guard_with(work: &Work, answer_wait: Duration, secrets: Secrets) -> anyhow::Result<Guard> {
+/// A guard with a key for secrets, whose send window is a part of `lease`.
+pub(crate) fn guard_with(
+    work: &Work,
+    answer_wait: Duration,
+    secrets: Secrets,
+    lease: Duration,
+) -> anyhow::Result<Guard> {
     let client = Client::new(ClientConfig {
         policy: AddressPolicy { loopback: true, private: vec![] },
         name_servers: NameServers::System,
@@ -177,7 +188,7 @@ pub(crate) fn guard_with(work: &Work, answer_wait: Duration, secrets: Secrets) -
         first_byte_alone: false,
     })?;
     let config = GuardConfig {
-        lease: LEASE,
+        lease,
         timeout: Duration::from_secs(5),
         answer_wait,
         absence_margin: Duration::ZERO,
@@ -230,6 +241,7 @@ pub(crate) fn told(reply: &EffectReply) -> String {
             None => "no value".into(),
         },
         EffectReply::Answered(Answer::Emitted) => "emitted".into(),
+        EffectReply::Answered(Answer::Mailed(_)) => "mailed".into(),
         other @ EffectReply::Answered(_) => format!("{other:?}"),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::connection::{Abilities, InvalidConnection, Rate};
-use counterfoil_domain::outbound::{Destination, Reach, Refusal};
+use counterfoil_domain::outbound::{is_mail_url, judge_connection};
 use counterfoil_domain::workflow::is_name;
 use counterfoil_store::connection::NewConnection;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -69,7 +69,7 @@ impl From<counterfoil_store::connection::Connection> for Connection {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SetConnection {
-    /// What paths are under.
+    /// What paths are under; or a mail server, as `smtp://…` or `smtps://…`.
     #[schema(example = "https://api.example.com/v1")]
     base_url: String,
     /// Hosts that may be reached through it; the base URL's if absent.
@@ -111,7 +111,7 @@ async fn set(
         ));
     }
     let SetConnection { base_url, allowed_hosts, abilities, rate, secrets } = body.value;
-    let allowed_hosts = hosts(&app, &base_url, allowed_hosts)?;
+    let allowed_hosts = hosts(&app, &base_url, allowed_hosts, &abilities)?;
     abilities.judge().map_err(|fault| invalid("/abilities", fault))?;
     rate.map_or(Ok(()), |rate| rate.judge()).map_err(|fault| invalid("/rate", fault))?;
     let secrets = secrets.read()?;
@@ -129,20 +129,21 @@ async fn set(
     find(&app, &caller, &connection.name).await
 }
 
-fn hosts(app: &App, base_url: &str, given: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
-    let refused = |refusal: Refusal| Problem::bad_field("/base_url", refusal.to_string());
-    let hosts = match given {
-        Some(hosts) if hosts.len() > HOSTS_MAX => {
-            return Err(Problem::bad_field("/allowed_hosts", format!("at most {HOSTS_MAX} hosts")));
-        }
-        Some(hosts) => hosts,
-        None => {
-            let base = Destination::parse(base_url, &app.addresses).map_err(refused)?;
-            vec![base.authority().to_owned()]
-        }
-    };
-    Reach::of_connection(base_url, &hosts, &app.addresses).map_err(refused)?;
-    Ok(hosts)
+fn hosts(
+    app: &App,
+    base_url: &str,
+    given: Option<Vec<String>>,
+    abilities: &Abilities,
+) -> Result<Vec<String>, Problem> {
+    if given.as_ref().is_some_and(|hosts| hosts.len() > HOSTS_MAX) {
+        return Err(Problem::bad_field("/allowed_hosts", format!("at most {HOSTS_MAX} hosts")));
+    }
+    if is_mail_url(base_url) && abilities.mail.is_none() {
+        return Err(Problem::bad_field("/abilities/mail", "a mail server needs a sender: `{ \"from\": … }`"));
+    }
+    let plain_mail = abilities.mail.as_ref().is_some_and(|mail| mail.plain);
+    judge_connection(base_url, given, plain_mail, &app.addresses)
+        .map_err(|refusal| Problem::bad_field("/base_url", refusal.to_string()))
 }
 
 fn invalid(place: &str, fault: InvalidConnection) -> Problem {

@@ -142,3 +142,35 @@ async fn a_secret_that_is_refused_is_not_repeated() {
     assert_eq!(keyless.with(503)["code"], "secret_key_missing");
     assert_eq!(world.get("/v1/connections").await.with(200)["items"], json!([]), "nothing was set");
 }
+
+#[tokio::test]
+async fn a_mail_server_is_a_connection_with_a_sender() {
+    let world = World::new().await;
+    let path = "/v1/connections/post";
+    let mail = json!({ "from": "Acme <billing@acme.com>", "plain": true });
+    let body = json!({ "base_url": "smtp://127.0.0.1:2525", "abilities": { "mail": mail } });
+    let set = world.call("PUT", path, body).await.with(200);
+    assert_eq!(
+        (&set["base_url"], &set["allowed_hosts"], &set["abilities"]["mail"]),
+        (&json!("smtp://127.0.0.1:2525"), &json!(["127.0.0.1:2525"]), &mail)
+    );
+    let from = json!({ "mail": { "from": "billing@acme.com" } });
+    let tls = json!({ "base_url": "smtps://mail.acme.com", "abilities": from });
+    let set = world.call("PUT", path, tls).await.with(200);
+    assert_eq!(set["allowed_hosts"], json!(["mail.acme.com:465"]));
+    for (body, pointer) in [
+        (json!({ "base_url": "smtps://mail.acme.com" }), "/abilities/mail"),
+        (
+            json!({ "base_url": "smtps://mail.acme.com", "abilities": { "mail": { "from": "Acme" } } }),
+            "/abilities/mail/from",
+        ),
+        (json!({ "base_url": "smtps://10.0.0.1", "abilities": from }), "/base_url"),
+        (json!({ "base_url": "smtps://mail.acme.com:443", "abilities": from }), "/base_url"),
+        (json!({ "base_url": "smtps://mail.acme.com", "abilities": { "mail": mail } }), "/base_url"),
+        (json!({ "base_url": "smtp://mail.acme.com/path", "abilities": from }), "/base_url"),
+    ] {
+        let refused = world.call("PUT", path, body.clone()).await.with(400);
+        assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}: {refused}");
+    }
+    assert_eq!(world.get(path).await.with(200), set, "a refusal changes nothing");
+}

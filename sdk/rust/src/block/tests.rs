@@ -25,6 +25,10 @@ mod charging {
         effects(
             http(connection = "payments", safety = "at-most-once"),
             http(hosts = ["fx.example", "*.rates.example"], safety = "read-only"),
+            mail(connection = "post"),
+            emit,
+            storage(safety = "read-only"),
+            storage,
         ),
         credits = 3,
     )]
@@ -100,6 +104,10 @@ fn a_block_describes_itself() {
                     "connections": [],
                     "hosts": ["fx.example", "*.rates.example"],
                 },
+                { "kind": "mail", "safety": "at-most-once", "connections": ["post"], "hosts": [] },
+                { "kind": "emit", "safety": "at-most-once", "connections": [], "hosts": [] },
+                { "kind": "storage", "safety": "read-only", "connections": [], "hosts": [] },
+                { "kind": "storage", "safety": "at-most-once", "connections": [], "hosts": [] },
             ],
             "limits": {},
             "credits": 3,

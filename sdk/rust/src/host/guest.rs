@@ -8,7 +8,9 @@ use self::bindings::counterfoil::block::{context, effects};
 use self::bindings::exports::counterfoil::block::step;
 use crate::block::{Block, describe, run};
 use crate::context::{Level, Place};
-use crate::effect::{EffectError, HttpEffect, Safety};
+use crate::effect::{
+    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+};
 use crate::failure::Failure;
 use crate::http::Answer;
 
@@ -28,6 +30,57 @@ pub(crate) fn perform(effect: HttpEffect) -> Result<Answer, EffectError> {
         Ok(effects::Answer::Http(response)) => Ok(response.into()),
         Ok(_) => panic!("the host answered an HTTP call with an answer of another kind"),
         Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn emit(effect: EmitEffect) -> Result<(), EffectError> {
+    let EmitEffect { event_type, record, data, key } = effect;
+    let event = effects::Event { event_type, record_id: record, data };
+    match effects::perform(&own(effects::Request::Emit(event), key)) {
+        Ok(effects::Answer::Emitted) => Ok(()),
+        Ok(_) => panic!("the host answered an event with an answer of another kind"),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn storage(effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
+    let request = match effect.operation {
+        StorageOperation::Get(key) => effects::StorageRequest::Get(key),
+        StorageOperation::Put(key, value) => effects::StorageRequest::Put((key, value)),
+        StorageOperation::Delete(key) => effects::StorageRequest::Delete(key),
+    };
+    match effects::perform(&own(effects::Request::Storage(request), effect.key)) {
+        Ok(effects::Answer::Stored(value)) => Ok(value),
+        Ok(_) => panic!("the host answered for a stored value with an answer of another kind"),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
+    let MailEffect { to, subject, text, html, headers, connection, key, timeout_ms } = effect;
+    let message = effects::MailMessage { to, subject, text, html, headers };
+    let effect = effects::Effect { connection, timeout_ms, ..own(effects::Request::Mail(message), key) };
+    match effects::perform(&effect) {
+        Ok(effects::Answer::Mailed(reply)) => Ok(reply),
+        Ok(_) => panic!("the host answered a message with an answer of another kind"),
+        Err(effects::Failure::Rejected(response)) => {
+            let reply = String::from_utf8_lossy(&response.body).into_owned();
+            Err(EffectError::MailRefused { code: response.status, reply })
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// An effect on the tenant's own data, which has nothing to say but what it is.
+fn own(request: effects::Request, key: Option<String>) -> effects::Effect {
+    effects::Effect {
+        request,
+        key,
+        connection: None,
+        safety: None,
+        idempotency_key: None,
+        timeout_ms: None,
+        extra: Vec::new(),
     }
 }
 

@@ -4,16 +4,39 @@
 use std::cell::RefCell;
 
 use crate::context::{Level, Place};
-use crate::effect::{EffectError, HttpEffect};
+use crate::effect::{EffectError, EmitEffect, HttpEffect, MailEffect, StorageEffect};
 use crate::http::Answer;
 
-/// Stands for a host.
+/// Stands for a host, as far as it says what it does.
 pub(crate) trait Host {
-    fn perform(&mut self, effect: HttpEffect) -> Result<Answer, EffectError>;
-    fn place(&mut self) -> Place;
-    fn started_at_ms(&mut self) -> u64;
-    fn random(&mut self, len: u32) -> Vec<u8>;
-    fn log(&mut self, level: Level, message: &str);
+    fn perform(&mut self, effect: HttpEffect) -> Result<Answer, EffectError> {
+        unexpected(&effect)
+    }
+    fn emit(&mut self, effect: EmitEffect) -> Result<(), EffectError> {
+        unexpected(&effect)
+    }
+    fn storage(&mut self, effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
+        unexpected(&effect)
+    }
+    fn mail(&mut self, effect: MailEffect) -> Result<String, EffectError> {
+        unexpected(&effect)
+    }
+    fn place(&mut self) -> Place {
+        unexpected(&"its place")
+    }
+    fn started_at_ms(&mut self) -> u64 {
+        unexpected(&"its time")
+    }
+    fn random(&mut self, len: u32) -> Vec<u8> {
+        unexpected(&len)
+    }
+    fn log(&mut self, level: Level, message: &str) {
+        unexpected::<()>(&(level, message));
+    }
+}
+
+fn unexpected<T>(asked: &dyn std::fmt::Debug) -> T {
+    panic!("the host on this thread does not say what it does when it is asked for {asked:?}")
 }
 
 thread_local! {
@@ -31,6 +54,18 @@ pub(crate) fn with<T>(host: impl Host + 'static, act: impl FnOnce() -> T) -> T {
 
 pub(crate) fn perform(effect: HttpEffect) -> Result<Answer, EffectError> {
     ask("make an HTTP call", |host| host.perform(effect))
+}
+
+pub(crate) fn emit(effect: EmitEffect) -> Result<(), EffectError> {
+    ask("emit an event", |host| host.emit(effect))
+}
+
+pub(crate) fn storage(effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
+    ask("look after stored values", |host| host.storage(effect))
+}
+
+pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
+    ask("send mail", |host| host.mail(effect))
 }
 
 pub(crate) fn place() -> Place {

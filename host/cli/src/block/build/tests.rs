@@ -17,7 +17,7 @@ fn the_guest_examples_and_a_new_block_build_to_components() -> anyhow::Result<()
     let said = RefCell::new(Vec::new());
     let progress = |line: &str| said.borrow_mut().push(line.to_owned());
     let out = tempfile::tempdir()?;
-    for name in ["charge-card", "enrich-lead", "two-effects"] {
+    for name in ["charge-card", "count-order", "enrich-lead", "place-order", "two-effects"] {
         let path = out.path().join("built").join(format!("{name}.wasm"));
         let built = build(&guest_examples().join(name), Some(&path), &progress)?;
         assert_eq!(built, Built { name: name.into(), bytes_len: fs::metadata(&path)?.len(), path });
@@ -29,7 +29,10 @@ fn the_guest_examples_and_a_new_block_build_to_components() -> anyhow::Result<()
         .map(|entry| entry.map(|entry| entry.file_name()))
         .collect::<Result<_, _>>()?;
     written.sort();
-    assert_eq!(written, ["charge-card.wasm", "enrich-lead.wasm", "two-effects.wasm"]);
+    assert_eq!(
+        written,
+        ["charge-card.wasm", "count-order.wasm", "enrich-lead.wasm", "place-order.wasm", "two-effects.wasm"]
+    );
 
     // In the checkout's target directory, so that it finds the SDK and what is compiled already.
     let guests_target = guest_examples().join("target");
@@ -60,7 +63,10 @@ fn what_is_no_crate_of_a_block_is_refused_before_it_is_compiled() -> anyhow::Res
     for (dir, why) in [
         (empty.path().join("nowhere"), "there is no directory "),
         (empty.path().to_owned(), "is no crate: it has no Cargo.toml"),
-        (guest_examples(), "is a workspace: build one of its crates (charge-card, enrich-lead, two-effects)"),
+        (
+            guest_examples(),
+            "is a workspace: build one of its crates (charge-card, count-order, enrich-lead, place-order, two-effects)",
+        ),
         (guest_examples().join("../host/domain"), "counterfoil-domain is not a component: add `[lib]`"),
     ] {
         let error = build(&dir, None, &|_| ()).expect_err(why).to_string();

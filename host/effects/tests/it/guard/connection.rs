@@ -23,7 +23,7 @@ async fn desk(home: &tempfile::TempDir) -> anyhow::Result<Desk> {
     std::fs::write(&file, KeyRing::with_new(None, random).to_text().expose_secret())?;
     let secrets = Secrets::new(file, random);
     let mut desk = Desk::new().await?;
-    desk.guard = super::guard_with(&desk.work, Duration::from_hours(1), secrets.clone())?;
+    desk.guard = super::guard_with(&desk.work, Duration::from_hours(1), secrets.clone(), super::LEASE)?;
     let secret = (SecretName::Header("authorization".into()), SecretString::from(CANARY));
     let set = secrets.seal(desk.work.tenant, "p", vec![secret]).await?;
     desk.work.set_connection(&connection(&desk, None, SecretChanges { set, ..Default::default() })).await?;
