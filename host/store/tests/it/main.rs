@@ -15,5 +15,6 @@ mod resolution;
 mod settle;
 mod tenants;
 mod transactions;
+mod verification;
 mod wake;
 mod world;
