@@ -7,6 +7,7 @@ mod journal;
 mod limits;
 mod own;
 mod reach;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
