@@ -130,7 +130,7 @@ async fn whoever_looks_keeps_to_the_rate() -> anyhow::Result<()> {
         assert_eq!(told(&look().await), expected, "{per_ms}");
         let at: Vec<u64> = desk.provider.calls().iter().map(|call| call.received_at_ms).collect();
         match desk.guard.finish(lease).await.stop {
-            None => assert!(at[1] - at[0] >= per_ms - 50, "{at:?}"),
+            None => assert!(at[1] - at[0] >= u64::from(per_ms) - 50, "{at:?}"),
             Some(stop) => assert!(matches!(stop, Stop::NoRoom { .. }) && at.len() == 1, "{stop:?}"),
         }
     }
