@@ -21,6 +21,9 @@ use proc_macro::TokenStream;
 ///   it goes, by `connection = "payments"` or `hosts = ["api.example.com"]`, and how safe it is to repeat,
 ///   by `safety = "at-most-once"` (as without it), `"idempotent"` or `"read-only"`.
 /// - `credits = 1`: the price of one step.
+/// - `verify = find`: the function `fn find(effect: &UnknownEffect) -> Verdict` (or a `Result` of one), which the host
+///   asks what became of an effect whose outcome is unknown, before it asks a person. It may look and change nothing:
+///   its calls must be read-only.
 #[proc_macro_attribute]
 pub fn block(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expansion::expand(arguments.into(), item.into()).into()
