@@ -119,6 +119,10 @@ const DETAILS: &[Column] = &[
     Column::plain("answer status", "/answer/status"),
     Column::plain("answer body", "/answer/body"),
     Column::plain("answer", "/answer/text"),
+    Column::plain("its verify was asked", "/verification/asked"),
+    Column::time("last asked", "/verification/asked_at"),
+    Column::plain("it said", "/verification/said"),
+    Column::time("asked next", "/verification/next_at"),
 ];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {

@@ -11,6 +11,7 @@ use crate::connection::{SealedSecret, SecretName};
 use crate::effect::{EffectCall, EffectReply};
 use crate::id::{Digest, LeaseId, Place, TenantId};
 use crate::limits::StepLimits;
+use crate::receipt::verification::{UnknownReceipt, Verdict};
 
 /// The only door out of a sandbox. Implemented by the guard, called by the sandbox.
 #[async_trait]
@@ -34,6 +35,9 @@ pub trait StepRunner: Send + Sync {
 
     /// Runs the block once. Always returns within the job's wall limit.
     async fn run(&self, job: StepJob) -> StepReport;
+
+    /// Asks the block what became of an effect that it sent. Always returns within the job's wall limit.
+    async fn verify(&self, job: VerifyJob) -> VerifyReport;
 }
 
 /// Why a component could not be made ready.
@@ -120,6 +124,56 @@ pub enum StepEnd {
     },
 }
 
+/// One question to a block: what became of an effect that it sent?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyJob {
+    /// Names this execution at the effect port.
+    pub execution: LeaseId,
+    /// Which component.
+    pub component: Digest,
+    /// What it is asked about.
+    pub receipt: UnknownReceipt,
+    /// Where the step is that sent it.
+    pub place: Place,
+    /// When that step first started in its lineage, in milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+    /// Seed of the guest's random source: that step's own, so that what was drawn there can be drawn again.
+    pub seed: [u8; 32],
+    /// Bounds of this execution.
+    pub limits: StepLimits,
+}
+
+/// What one question came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// How it ended.
+    pub end: VerifyEnd,
+    /// What the guest logged, in order, bounded.
+    pub logs: Vec<LogLine>,
+}
+
+/// How a question ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerifyEnd {
+    /// The block's answer, not yet judged.
+    Said(Verdict),
+    /// A trap, or a limit.
+    Trapped {
+        /// Which limit, or `guest_trap`.
+        code: Code,
+        /// Bounded and escaped, with at most 20 frames.
+        message: String,
+    },
+    /// The effect port answered [`EffectReply::Stop`] and the sandbox was dropped.
+    Stopped,
+    /// This host could not ask now; nothing of the block ran.
+    Unavailable {
+        /// For the operator.
+        message: String,
+    },
+}
+
 /// One line that a guest logged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
@@ -166,6 +220,16 @@ pub struct Inspection {
     pub descriptor: Descriptor,
     /// Time to compile, in milliseconds.
     pub compile_ms: u64,
+}
+
+/// What a block exports that can be asked what became of its effects.
+pub const RECONCILE_INTERFACE: &str = "counterfoil:block/reconcile@0.1.0";
+
+impl Inspection {
+    /// Whether the block can be asked what became of its effects.
+    pub fn verifies(&self) -> bool {
+        self.exports.iter().any(|export| export == RECONCILE_INTERFACE)
+    }
 }
 
 /// Why an upload is refused.

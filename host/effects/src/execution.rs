@@ -49,10 +49,21 @@ pub struct Finished {
     pub stop: Option<Stop>,
 }
 
+/// What an execution is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To do the work of a step.
+    Step,
+    /// To find out what became of an effect: it may look and change nothing, its calls have no slot, and nothing of it is
+    /// journaled.
+    Verification,
+}
+
 /// One execution. Its calls come one at a time.
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) context: ExecutionContext,
+    pub(crate) purpose: Purpose,
     progress: Mutex<Progress>,
     /// What is answered and not yet durable. Held across the statement that makes it so: nobody may find it neither here
     /// nor in the database.
@@ -166,9 +177,9 @@ impl Executions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn insert(&self, context: ExecutionContext) {
-        let execution =
-            Execution { context, progress: Mutex::default(), unwritten: tokio::sync::Mutex::default() };
+    pub(crate) fn insert(&self, context: ExecutionContext, purpose: Purpose) {
+        let (progress, unwritten) = (Mutex::default(), tokio::sync::Mutex::default());
+        let execution = Execution { context, purpose, progress, unwritten };
         self.map().insert(execution.context.fence.lease, Arc::new(execution));
     }
 

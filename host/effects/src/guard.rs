@@ -26,7 +26,7 @@ use counterfoil_store::{Store, StoreError};
 
 use self::connection::Through;
 use crate::client::{Client, SendWindow};
-use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed};
+use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed, Purpose};
 use crate::kind::{self, Act, Ask, Prepared};
 use crate::secrets::Secrets;
 
@@ -77,7 +77,13 @@ impl Guard {
 
     /// Opens the door for an execution, until [`Guard::finish`].
     pub fn begin(&self, context: ExecutionContext) {
-        self.inner.executions.insert(context);
+        self.inner.executions.insert(context, Purpose::Step);
+    }
+
+    /// Opens the door for a block that is asked what became of an effect, until [`Guard::finish`]: for calls that change
+    /// nothing, made afresh each time and journaled nowhere. The lease is no step's; it only names the execution.
+    pub fn begin_verification(&self, context: ExecutionContext) {
+        self.inner.executions.insert(context, Purpose::Verification);
     }
 
     /// Closes the door for an execution and hands over what belongs with the end of its step. A call that is still under
@@ -158,6 +164,8 @@ impl Inner {
         execution: &Arc<Execution>,
         call: EffectCall,
     ) -> Result<EffectReply, Stop> {
+        let is_verification = execution.purpose == Purpose::Verification;
+        let call = if is_verification { EffectCall { key: None, ..call } } else { call };
         let placed = match execution.progress().place(&call) {
             Ok(placed) => placed,
             Err(limit) => return Ok(EffectReply::Failed(EffectFailure::Limit(limit))),
@@ -176,6 +184,9 @@ impl Inner {
             Ok(prepared) => prepared,
             Err(message) => return Ok(EffectReply::Failed(EffectFailure::Denied(message))),
         };
+        if is_verification {
+            return self.look_up(execution, &prepared, limited_by).await;
+        }
         match self.begin(execution, &placed, &prepared, limited_by).await? {
             Begun::Reply(reply) => Ok(reply),
             Begun::Denied { number, message } => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::Digest;
+use counterfoil_domain::id::{Digest, RunId, TenantId};
 use counterfoil_domain::limits::{HOST_LOSSES_MAX, PAYLOAD_BYTES_MAX};
 use counterfoil_domain::ports::{StepJob, StepReport, Unprepared};
 use counterfoil_domain::receipt::identity::guest_seed;
@@ -160,24 +160,33 @@ fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError>
 
 /// Makes the block runnable here. `Some` is how the step ends if it cannot be.
 async fn prepare(inner: &Inner, step: &Claimed, component: Digest) -> Result<Option<Conclusion>, LoadError> {
+    Ok(match ready(inner, step.fence.tenant, step.run, component).await? {
+        Ok(()) => None,
+        Err(Unprepared::Refused { code, message }) => Some(Conclusion::Fail(StepError::new(code, &message))),
+        Err(Unprepared::Unavailable { message }) => Some(Conclusion::HandBack { delay_ms: 0, why: message }),
+    })
+}
+
+/// Makes a block of a run runnable here; one that cannot be now is left to other hosts for a while.
+pub(crate) async fn ready(
+    inner: &Inner,
+    tenant: TenantId,
+    run: RunId,
+    component: Digest,
+) -> Result<Result<(), Unprepared>, LoadError> {
     if inner.runner.is_ready(component).await {
-        return Ok(None);
+        return Ok(Ok(()));
     }
     let bytes = inner
         .store
-        .component(step.fence.tenant, component)
+        .component(tenant, component)
         .await?
-        .ok_or(LoadError::Missing { what: "the component", run: step.run })?;
-    match inner.runner.prepare(component, bytes).await {
-        Ok(()) => Ok(None),
-        Err(Unprepared::Refused { code, message }) => {
-            Ok(Some(Conclusion::Fail(StepError::new(code, &message))))
-        }
-        Err(Unprepared::Unavailable { message }) => {
-            inner.plans.leave_to_others(component);
-            Ok(Some(Conclusion::HandBack { delay_ms: 0, why: message }))
-        }
+        .ok_or(LoadError::Missing { what: "the component", run })?;
+    let prepared = inner.runner.prepare(component, bytes).await;
+    if let Err(Unprepared::Unavailable { .. }) = &prepared {
+        inner.plans.leave_to_others(component);
     }
+    Ok(prepared)
 }
 
 /// What the guard must know of this execution.

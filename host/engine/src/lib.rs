@@ -1,4 +1,4 @@
-//! The loops: drain, admit, claim, execute, settle, wake, sweep.
+//! The loops: drain, admit, claim, execute, settle, wake, sweep, verify.
 //!
 //! They share nothing in memory that the database does not also know: any host may die at any line.
 
@@ -10,6 +10,7 @@ mod execute;
 mod held;
 mod http_node;
 mod settle;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,14 +88,16 @@ impl Engine {
         });
         let renewing = CancellationToken::new();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
-        tokio::join!(
+        let ((), (), asking) = tokio::join!(
             claim::run(Arc::clone(inner), stop.clone()),
-            drain::run(Arc::clone(inner), stop.clone())
+            drain::run(Arc::clone(inner), stop.clone()),
+            verify::run(Arc::clone(inner), stop.clone())
         );
-        if tokio::time::timeout(inner.config.drain_for, inner.held.empty()).await.is_err() {
+        let ended = async { tokio::join!(inner.held.empty(), verify::end(asking)) };
+        if tokio::time::timeout(inner.config.drain_for, ended).await.is_err() {
             tracing::warn!(
                 steps = inner.held.fences().len(),
-                "steps were still in flight when the host stopped; others take them over when their leases run out"
+                "work was still in flight when the host stopped; others take it over when its leases run out"
             );
         }
         renewing.cancel();

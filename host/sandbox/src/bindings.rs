@@ -2,7 +2,8 @@
 
 wasmtime::component::bindgen!({
     path: "../../wit",
-    world: "block",
+    // With every export that a block may have; which of them one has is looked up one by one.
+    world: "verifying-block",
     imports: {
         "counterfoil:block/effects.perform": async | trappable,
         default: trappable,

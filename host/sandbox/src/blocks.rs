@@ -6,13 +6,13 @@ use std::sync::Arc;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::StepLimits;
-use counterfoil_domain::ports::Refused;
+use counterfoil_domain::ports::{RECONCILE_INTERFACE, Refused};
 use moka::future::Cache;
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Engine, Store};
 
 use crate::artifact::{Artifact, ArtifactStore, CacheError, EngineId};
-use crate::bindings::{Block, BlockIndices};
+use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::compile::{CompileError, Compiler};
 use crate::host::HostState;
 use crate::refusal::{refused, shown};
@@ -24,7 +24,9 @@ const READY_BYTES_MAX: u64 = 512 << 20;
 /// A component with everything looked up that does not differ between its executions.
 pub(crate) struct ReadyBlock {
     instances: InstancePre<HostState>,
-    exports: BlockIndices,
+    step: step::GuestIndices,
+    /// `None` if the block cannot be asked what became of its effects.
+    reconcile: Option<reconcile::GuestIndices>,
     bytes_len: usize,
 }
 
@@ -39,12 +41,24 @@ impl ReadyBlock {
 
     /// # Errors
     /// If `describe` or `run` has other parameters or results than the contract says.
-    pub(crate) fn exports(
+    pub(crate) fn step(
         &self,
         store: &mut Store<HostState>,
         instance: &wasmtime::component::Instance,
-    ) -> wasmtime::Result<Block> {
-        self.exports.load(store, instance)
+    ) -> wasmtime::Result<step::Guest> {
+        self.step.load(store, instance)
+    }
+
+    /// `None` if the block has no `verify`.
+    ///
+    /// # Errors
+    /// If it has other parameters or results than the contract says.
+    pub(crate) fn reconcile(
+        &self,
+        store: &mut Store<HostState>,
+        instance: &wasmtime::component::Instance,
+    ) -> wasmtime::Result<Option<reconcile::Guest>> {
+        self.reconcile.as_ref().map(|reconcile| reconcile.load(store, instance)).transpose()
     }
 }
 
@@ -182,14 +196,22 @@ impl Blocks {
         imports::check_functions(&self.engine, component)?;
         let instances =
             self.linker.instantiate_pre(component).map_err(|error| imports::wrong_types(&error))?;
-        let exports = BlockIndices::new(&instances).map_err(|error| {
+        let lacks = |interface: &str, error: &wasmtime::Error| {
             let reason = shown(&error.to_string());
             refused(
                 Code::ExportMissing,
-                format!("the component lacks a function of the step interface: {reason}"),
+                format!("the component lacks a function of the {interface} interface: {reason}"),
             )
-        })?;
-        Ok(ReadyBlock { instances, exports, bytes_len })
+        };
+        let step = step::GuestIndices::new(&instances).map_err(|error| lacks("step", &error))?;
+        let reconcile = match component.get_export_index(None, RECONCILE_INTERFACE) {
+            Some(_) => {
+                let found = reconcile::GuestIndices::new(&instances);
+                Some(found.map_err(|error| lacks("reconcile", &error))?)
+            }
+            None => None,
+        };
+        Ok(ReadyBlock { instances, step, reconcile, bytes_len })
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use counterfoil_domain::limits::StepLimits;
 use tokio::time::{Instant, timeout_at};
+use wasmtime::component::Instance;
 use wasmtime::{Engine, Store, UpdateDeadline};
 
-use crate::bindings::exports::counterfoil::block::step;
+use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::blocks::ReadyBlock;
 use crate::epoch::{Meter, Metered, Ticker};
 use crate::host::HostState;
@@ -17,15 +18,16 @@ const HOST_CALL_BYTES_MAX: usize = 8 << 20;
 /// Resources that a guest may hold at once.
 const HANDLES_MAX: usize = 1_000;
 
-/// A call of one function of the step interface.
+/// A call of one function that a block exports.
 pub(crate) trait Call: Send {
     type Answer: Send;
 
     fn make(
         self,
-        step: &step::Guest,
+        block: &ReadyBlock,
+        instance: &Instance,
         store: &mut Store<HostState>,
-    ) -> impl Future<Output = wasmtime::Result<Self::Answer>> + Send;
+    ) -> impl Future<Output = Result<Self::Answer, Ended>> + Send;
 }
 
 /// Asks a block what it is.
@@ -34,8 +36,16 @@ pub(crate) struct Describe;
 impl Call for Describe {
     type Answer = String;
 
-    async fn make(self, step: &step::Guest, store: &mut Store<HostState>) -> wasmtime::Result<String> {
-        step.call_describe(store).await
+    async fn make(
+        self,
+        block: &ReadyBlock,
+        instance: &Instance,
+        store: &mut Store<HostState>,
+    ) -> Result<String, Ended> {
+        let step = block.step(store, instance).map_err(at(Phase::Linking))?;
+        // Not called here, and wrong all the same.
+        block.reconcile(store, instance).map_err(at(Phase::Linking))?;
+        step.call_describe(store).await.map_err(at(Phase::Calling))
     }
 }
 
@@ -45,8 +55,35 @@ pub(crate) struct Run(pub(crate) String);
 impl Call for Run {
     type Answer = Result<String, step::Failure>;
 
-    async fn make(self, step: &step::Guest, store: &mut Store<HostState>) -> wasmtime::Result<Self::Answer> {
-        step.call_run(store, &self.0).await
+    async fn make(
+        self,
+        block: &ReadyBlock,
+        instance: &Instance,
+        store: &mut Store<HostState>,
+    ) -> Result<Self::Answer, Ended> {
+        let step = block.step(store, instance).map_err(at(Phase::Linking))?;
+        step.call_run(store, &self.0).await.map_err(at(Phase::Calling))
+    }
+}
+
+/// Asks a block what became of this effect. `None` if it cannot be asked.
+pub(crate) struct Verify(pub(crate) reconcile::Receipt);
+
+impl Call for Verify {
+    type Answer = Option<reconcile::Verdict>;
+
+    async fn make(
+        self,
+        block: &ReadyBlock,
+        instance: &Instance,
+        store: &mut Store<HostState>,
+    ) -> Result<Self::Answer, Ended> {
+        match block.reconcile(store, instance).map_err(at(Phase::Linking))? {
+            Some(reconcile) => {
+                reconcile.call_verify(store, &self.0).await.map(Some).map_err(at(Phase::Calling))
+            }
+            None => Ok(None),
+        }
     }
 }
 
@@ -100,8 +137,10 @@ async fn drive<C: Call>(
     call: C,
     store: &mut Store<HostState>,
 ) -> Result<C::Answer, Ended> {
-    let at = |phase| move |error| Ended::Error { phase, error };
     let instance = block.instantiate(store).await.map_err(at(Phase::Instantiating))?;
-    let exports = block.exports(store, &instance).map_err(at(Phase::Linking))?;
-    call.make(exports.counterfoil_block_step(), store).await.map_err(at(Phase::Calling))
+    call.make(block, &instance, store).await
+}
+
+fn at(phase: Phase) -> impl Fn(wasmtime::Error) -> Ended {
+    move |error| Ended::Error { phase, error }
 }

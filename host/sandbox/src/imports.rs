@@ -140,6 +140,8 @@ fn import_refusal(mut details: Vec<String>) -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use counterfoil_domain::ports::RECONCILE_INTERFACE;
+
     use super::*;
 
     fn outline(imports: &[(&str, ComponentExternalKind)], exports: &[&str]) -> Outline {
@@ -158,8 +160,10 @@ mod tests {
         let mut resolve = wit_parser::Resolve::default();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
         let (package, _) = resolve.push_path(path).expect("the contract parses");
-        let world = resolve.select_world(&[package], Some("block")).expect("the world");
-        let world = &resolve.worlds[world];
+        let world = |name| {
+            let world = resolve.select_world(&[package], Some(name)).expect("the world");
+            &resolve.worlds[world]
+        };
         let named = |items: &wit_parser::IndexMap<wit_parser::WorldKey, wit_parser::WorldItem>| -> Vec<(String, Vec<String>)> {
             items
                 .iter()
@@ -177,8 +181,12 @@ mod tests {
                 (format!("{}@{}", offer.interface, offer.version), functions)
             })
             .collect();
-        assert_eq!(offered, named(&world.imports));
-        assert_eq!(STEP, named(&world.exports)[0].0);
+        for (name, exports) in [("block", &[STEP][..]), ("verifying-block", &[RECONCILE_INTERFACE, STEP])] {
+            assert_eq!(offered, named(&world(name).imports), "{name}");
+            let exported: Vec<String> =
+                named(&world(name).exports).into_iter().map(|(name, _)| name).collect();
+            assert_eq!(exported, exports, "{name}");
+        }
     }
 
     #[test]

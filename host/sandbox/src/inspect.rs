@@ -89,7 +89,7 @@ fn wrong_export(error: &wasmtime::Error) -> Refused {
     refused(
         Code::ExportMissing,
         format!(
-            "a function of the step interface has other parameters or results than the contract says: {reason}"
+            "a function that the host would call has other parameters or results than the contract says: {reason}"
         ),
     )
 }

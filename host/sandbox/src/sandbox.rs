@@ -5,20 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use counterfoil_domain::id::Digest;
+use counterfoil_domain::id::{Digest, LeaseId, Place};
 use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX, StepLimits, bounded_text};
-use counterfoil_domain::ports::{EffectPort, StepEnd, StepJob, StepReport, StepRunner, Unprepared};
-use tokio::sync::Semaphore;
+use counterfoil_domain::ports::{
+    EffectPort, StepEnd, StepJob, StepReport, StepRunner, Unprepared, VerifyEnd, VerifyJob, VerifyReport,
+};
+use counterfoil_domain::receipt::verification::Verdict;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use wasmtime::Engine;
 
 use crate::artifact::CacheError;
-use crate::bindings::exports::counterfoil::block::step;
+use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::blocks::{Blocks, BlocksError, NotReady, ReadyBlock};
 use crate::compile::InProcess;
 use crate::engine::{Allocation, engine, pooled_slots_max};
 use crate::epoch::Ticker;
-use crate::execution::{Finished, Run, execute};
+use crate::execution::{Call, Finished, Run, Verify, execute};
 use crate::host::{EffectDoor, HostState};
 use crate::trap;
 
@@ -114,19 +117,39 @@ impl Sandbox {
         })
     }
 
-    async fn run_in_slot(
+    /// The block and a slot to run it in, or why there is none.
+    async fn place(
         &self,
-        block: &ReadyBlock,
-        job: StepJob,
+        component: Digest,
         limits: &StepLimits,
         deadline: Instant,
-    ) -> StepReport {
-        let door = EffectDoor { port: Arc::clone(&self.effects), execution: job.execution };
-        let state = HostState::new(Some(door), job.place, job.started_at_ms, job.seed, limits);
-        let finished =
-            execute(&self.engine, &self.ticker, block, Run(job.input), state, limits, deadline).await;
-        report(finished, limits)
+    ) -> Result<(Arc<ReadyBlock>, SemaphorePermit<'_>), String> {
+        let ready = timeout_at(deadline, async {
+            let block = self.blocks.find(component).await.map_err(|error| error.to_string())?;
+            let slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
+            Ok((block, slot))
+        });
+        ready.await.unwrap_or_else(|_| Err(format!("no slot came free within {} ms", limits.wall_ms_max)))
     }
+
+    async fn execute<C: Call>(&self, call: C, guest: Guest) -> Result<Finished<C::Answer>, String> {
+        let Guest { execution, component, place, started_at_ms, seed, limits } = guest;
+        let deadline = Instant::now() + Duration::from_millis(limits.wall_ms_max);
+        let (block, _slot) = self.place(component, &limits, deadline).await?;
+        let door = EffectDoor { port: Arc::clone(&self.effects), execution };
+        let state = HostState::new(Some(door), place, started_at_ms, seed, &limits);
+        Ok(execute(&self.engine, &self.ticker, &block, call, state, &limits, deadline).await)
+    }
+}
+
+/// What every execution of a block is given, whatever is asked of it.
+struct Guest {
+    execution: LeaseId,
+    component: Digest,
+    place: Place,
+    started_at_ms: u64,
+    seed: [u8; 32],
+    limits: StepLimits,
 }
 
 #[async_trait]
@@ -148,17 +171,22 @@ impl StepRunner for Sandbox {
     }
 
     async fn run(&self, job: StepJob) -> StepReport {
-        let limits = narrowest(job.limits, self.limits);
-        let deadline = Instant::now() + Duration::from_millis(limits.wall_ms_max);
-        let ready = timeout_at(deadline, async {
-            let block = self.blocks.find(job.component).await.map_err(|error| error.to_string())?;
-            let slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
-            Ok::<_, String>((block, slot))
-        });
-        match ready.await {
-            Ok(Ok((block, _slot))) => self.run_in_slot(&block, job, &limits, deadline).await,
-            Ok(Err(message)) => unavailable(message),
-            Err(_) => unavailable(format!("no slot came free within {} ms", limits.wall_ms_max)),
+        let StepJob { execution, component, input, place, started_at_ms, seed, limits } = job;
+        let limits = narrowest(limits, self.limits);
+        let guest = Guest { execution, component, place, started_at_ms, seed, limits };
+        match self.execute(Run(input), guest).await {
+            Ok(finished) => report(finished, &limits),
+            Err(message) => unavailable(message),
+        }
+    }
+
+    async fn verify(&self, job: VerifyJob) -> VerifyReport {
+        let VerifyJob { execution, component, receipt, place, started_at_ms, seed, limits } = job;
+        let limits = narrowest(limits, self.limits);
+        let guest = Guest { execution, component, place, started_at_ms, seed, limits };
+        match self.execute(Verify(receipt.into()), guest).await {
+            Ok(finished) => verdict(finished, &limits),
+            Err(message) => VerifyReport { end: VerifyEnd::Unavailable { message }, logs: Vec::new() },
         }
     }
 }
@@ -189,6 +217,17 @@ fn report(finished: Finished<Result<String, step::Failure>>, limits: &StepLimits
     let memory_bytes_peak = state.limiter.bytes_peak();
     let (logs, logs_truncated) = state.log.into_lines();
     StepReport { end, logs, logs_truncated, cpu_ms, memory_bytes_peak }
+}
+
+fn verdict(finished: Finished<Option<reconcile::Verdict>>, limits: &StepLimits) -> VerifyReport {
+    let Finished { result, state, .. } = finished;
+    let end = match result {
+        Ok(Some(verdict)) => VerifyEnd::Said(verdict.into()),
+        Ok(None) => VerifyEnd::Said(Verdict::Inconclusive("the block exports no `verify`".into())),
+        Err(ended) => trap::judge(&ended, &state.limiter, limits).into(),
+    };
+    let (logs, _) = state.log.into_lines();
+    VerifyReport { end, logs }
 }
 
 fn failed(failure: step::Failure) -> StepEnd {

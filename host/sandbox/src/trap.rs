@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::limits::{BACKTRACE_FRAMES_MAX, ERROR_TEXT_BYTES_MAX, StepLimits, bounded_text};
-use counterfoil_domain::ports::StepEnd;
+use counterfoil_domain::ports::{StepEnd, VerifyEnd};
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::engine::WASM_STACK_BYTES_MAX;
@@ -49,6 +49,16 @@ pub(crate) enum Verdict {
 }
 
 impl From<Verdict> for StepEnd {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Stopped => Self::Stopped,
+            Verdict::Trapped { code, message } => Self::Trapped { code, message },
+            Verdict::Unavailable { message } => Self::Unavailable { message },
+        }
+    }
+}
+
+impl From<Verdict> for VerifyEnd {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Stopped => Self::Stopped,

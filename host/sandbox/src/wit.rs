@@ -4,9 +4,12 @@ use counterfoil_domain::effect::{
     Answer, EffectCall, EffectFailure, EffectRequest, HttpRequest, HttpResponse, MailMessage, Safety,
     StorageRequest,
 };
+use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
 use counterfoil_domain::ports::LogLevel;
+use counterfoil_domain::receipt::verification::{UnknownReceipt, Verdict};
 
 use crate::bindings::counterfoil::block::{context, effects};
+use crate::bindings::exports::counterfoil::block::reconcile;
 
 impl From<effects::Effect> for EffectCall {
     fn from(effect: effects::Effect) -> Self {
@@ -64,6 +67,40 @@ impl From<Answer> for effects::Answer {
             Answer::Mailed(reply) => Self::Mailed(reply),
             Answer::Model(body) => Self::Model(body),
             Answer::Worker(output) => Self::Worker(output),
+        }
+    }
+}
+
+impl From<effects::Answer> for Answer {
+    fn from(answer: effects::Answer) -> Self {
+        match answer {
+            effects::Answer::Http(effects::HttpResponse { status, headers, body, truncated }) => {
+                Self::Http(HttpResponse { status, headers, body, truncated })
+            }
+            effects::Answer::Emitted => Self::Emitted,
+            effects::Answer::Stored(value) => Self::Stored(value),
+            effects::Answer::Mailed(reply) => Self::Mailed(reply),
+            effects::Answer::Model(body) => Self::Model(body),
+            effects::Answer::Worker(output) => Self::Worker(output),
+        }
+    }
+}
+
+impl From<UnknownReceipt> for reconcile::Receipt {
+    fn from(receipt: UnknownReceipt) -> Self {
+        let UnknownReceipt { id, kind, node, key, idempotency_key, request, sent_at_ms } = receipt;
+        Self { id, kind, node, key, idempotency_key, request, sent_at: sent_at_ms }
+    }
+}
+
+impl From<reconcile::Verdict> for Verdict {
+    fn from(verdict: reconcile::Verdict) -> Self {
+        match verdict {
+            reconcile::Verdict::Applied(answer) => Self::Applied(answer.into()),
+            reconcile::Verdict::NotApplied => Self::NotApplied,
+            reconcile::Verdict::Inconclusive(why) => {
+                Self::Inconclusive(bounded_text(&why, ERROR_TEXT_BYTES_MAX))
+            }
         }
     }
 }

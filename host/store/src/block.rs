@@ -29,6 +29,23 @@ pub struct BlockVersion {
     pub uploaded_at: DateTime<Utc>,
 }
 
+/// A version of a block that is to be kept.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBlock<'a> {
+    /// The block.
+    pub name: &'a str,
+    /// This version: the digest of its bytes.
+    pub digest: Digest,
+    /// The component.
+    pub bytes: &'a [u8],
+    /// What the block says of itself.
+    pub descriptor: &'a Value,
+    /// Interfaces that it imports.
+    pub imports: &'a [String],
+    /// Whether it can be asked what became of an effect.
+    pub verifies: bool,
+}
+
 impl BlockVersion {
     /// Where a list of blocks goes on after this row.
     pub fn cursor(&self) -> String {
@@ -65,23 +82,20 @@ impl TryFrom<Columns> for BlockVersion {
 
 impl Store {
     /// Keeps a version of a block, and makes it the newest. False if the block had this version before.
-    pub async fn put_block(
-        &self,
-        tenant: TenantId,
-        name: &str,
-        digest: Digest,
-        bytes: &[u8],
-        descriptor: &Value,
-        imports: &[String],
-    ) -> Result<bool, StoreError> {
+    pub async fn put_block(&self, tenant: TenantId, block: &NewBlock<'_>) -> Result<bool, StoreError> {
+        let NewBlock { name, digest, bytes, descriptor, imports, verifies } = *block;
         let bytes_len =
             i64::try_from(bytes.len()).map_err(|_| StoreError::Unstorable("a component's size"))?;
         let mut tx = begin(self.pool()).await?;
         sqlx::query!(
-            "INSERT INTO components (tenant_id, digest, bytes) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            // Kept by a version of this program that did not look whether it can be asked, it is looked at again.
+            "INSERT INTO components AS kept (tenant_id, digest, bytes, verifies) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (tenant_id, digest) DO UPDATE SET verifies = true
+             WHERE EXCLUDED.verifies AND NOT kept.verifies",
             tenant.0,
             &digest.0,
             bytes,
+            verifies,
         )
         .execute(&mut *tx)
         .await?;

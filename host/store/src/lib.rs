@@ -40,6 +40,7 @@ pub mod tenant;
 pub mod timeline;
 mod transaction;
 mod value;
+pub mod verification;
 pub mod wake;
 pub mod workflow;
 

@@ -24,6 +24,7 @@ pub(crate) use self::transition::{apply, hold_slot, insert_answered, lose_all, l
 use crate::settle::OwnWrite;
 use crate::step::Fence;
 use crate::value;
+use crate::verification::Verification;
 use crate::{Store, StoreError};
 
 /// A wish to send.
@@ -85,8 +86,12 @@ pub struct ReceiptView {
     pub provider_receipt_id: Option<String>,
     /// The workflow that it was sent for.
     pub workflow: String,
+    /// The run that it was sent for has ended. False in a timeline.
+    pub run_has_ended: bool,
     /// Its moves from the first that began or ended at unknown, oldest first. Empty in a timeline.
     pub history: Vec<HistoryEntry>,
+    /// What its block was asked about it, while it is unknown and its block can be asked. None in a timeline.
+    pub verification: Option<Verification>,
 }
 
 /// A move of a receipt.

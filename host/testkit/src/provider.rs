@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! POST /charges?delay_ms=200&reset_at=17
+//! GET  /charges?key=…  the charge that was made under this idempotency key, or 404
 //! POST /__script  {"path":"/charges","times":1,"act":{"drop":true}}
 //! POST /__release      lets go of every call that an act holds now
 //! GET  /__calls        the log so far
@@ -297,6 +298,21 @@ mod tests {
         let (answer, released) = tokio::join!(calling, releasing);
         assert!(answer?.contains("ch_1"));
         released?;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_charge_is_found_by_its_key_whatever_became_of_its_answer() -> anyhow::Result<()> {
+        let provider = Provider::start(ProviderConfig::default()).await?;
+        let find = async || send(&provider, "GET", "/charges?key=k", "").await;
+        provider.script("/charges", Act::status(402));
+        send(&provider, "POST", "/charges", "").await?;
+        assert!(find().await?.starts_with("HTTP/1.1 404"), "a refusal is no charge");
+        provider.script("/charges", Act::dropped());
+        assert_eq!(send(&provider, "POST", "/charges", "").await?, "");
+        let found = find().await?;
+        assert!(found.starts_with("HTTP/1.1 200") && found.contains("ch_3"), "{found}");
+        assert!(send(&provider, "GET", "/charges?key=other", "").await?.starts_with("HTTP/1.1 404"));
         Ok(())
     }
 

@@ -130,7 +130,11 @@ impl Work {
     /// # Errors
     /// The database cannot be reached.
     pub async fn let_time_pass(&self) -> anyhow::Result<()> {
-        self.execute("UPDATE open_steps SET vt = now() - interval '1 second' WHERE vt <> 'infinity'").await
+        self.execute("UPDATE open_steps SET vt = now() - interval '1 second' WHERE vt <> 'infinity'").await?;
+        self.execute(
+            "UPDATE verifications SET due_at = now() - interval '1 second' WHERE due_at <> 'infinity'",
+        )
+        .await
     }
 
     /// Changes what no host would.

@@ -2,12 +2,14 @@
 
 use syn::parse::{Parse, ParseBuffer, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Ident, LitInt, LitStr, Token, bracketed, parenthesized, token};
+use syn::{Ident, LitInt, LitStr, Path, Token, bracketed, parenthesized, token};
 
-/// `effects(…), credits = 1`
+/// `effects(…), credits = 1, verify = find`
 pub(crate) struct Arguments {
     pub(crate) effects: Vec<Grant>,
     pub(crate) credits: u32,
+    /// The function that says what became of an unknown effect.
+    pub(crate) verify: Option<Path>,
 }
 
 /// `http(connection = "payments", safety = "at-most-once")`, `emit`, `storage(safety = "read-only")`
@@ -22,12 +24,14 @@ impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut effects = None;
         let mut credits = None;
+        let mut verify = None;
         entries(input, |key, input| match key.to_string().as_str() {
             "effects" => once(key, &mut effects, parse_effects(key, input)?),
             "credits" => once(key, &mut credits, parse_credits(input)?),
-            _ => Err(unknown(key, "a block", "`effects(…)`, `credits = …`")),
+            "verify" => once(key, &mut verify, equals(input, parse_function)?),
+            _ => Err(unknown(key, "a block", "`effects(…)`, `credits = …`, `verify = …`")),
         })?;
-        Ok(Self { effects: effects.unwrap_or_default(), credits: credits.unwrap_or_default() })
+        Ok(Self { effects: effects.unwrap_or_default(), credits: credits.unwrap_or_default(), verify })
     }
 }
 
@@ -134,6 +138,13 @@ fn parse_credits(input: ParseStream<'_>) -> syn::Result<u32> {
         let span = input.span();
         let number = input.parse::<LitInt>().and_then(|number| number.base10_parse());
         number.map_err(|_| syn::Error::new(span, format!("credits is 0 to {}", u32::MAX)))
+    })
+}
+
+fn parse_function(input: ParseStream<'_>) -> syn::Result<Path> {
+    let span = input.span();
+    input.parse().map_err(|_| {
+        syn::Error::new(span, "verify names a function: `fn name(effect: &UnknownEffect) -> Verdict`")
     })
 }
 

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Item, ItemFn};
+use syn::{Ident, Item, ItemFn, Path};
 
 use crate::arguments::{Arguments, Grant};
 use crate::signature::Signature;
@@ -43,6 +43,8 @@ fn block(function: &ItemFn, signature: &Signature, arguments: &Arguments) -> Tok
     let Signature { block_name, summary, input, output, returns } = signature;
     let grants = arguments.effects.iter().map(grant);
     let credits = arguments.credits;
+    let verify = arguments.verify.as_ref().map(|verify| verification(name, verify));
+    let verifying = arguments.verify.as_ref().map(|_| quote! { verifying });
     let call = quote_spanned! { returns.span() => outcome(#name(input)) };
     quote! {
         // A block owns its input.
@@ -80,8 +82,21 @@ fn block(function: &ItemFn, signature: &Signature, arguments: &Arguments) -> Tok
                 }
             }
 
-            export_block!(#name);
+            #verify
+            export_block!(#name #verifying);
         };
+    }
+}
+
+fn verification(name: &Ident, verify: &Path) -> TokenStream {
+    let said = quote_spanned! { verify.span() => verdict(#verify(effect)) };
+    quote! {
+        impl ::counterfoil_sdk::__private::Verify for #name {
+            fn verify(effect: &::counterfoil_sdk::UnknownEffect) -> ::counterfoil_sdk::Verdict {
+                use ::counterfoil_sdk::__private::verdict;
+                #said
+            }
+        }
     }
 }
 

@@ -22,6 +22,9 @@ use proc_macro::TokenStream;
 ///   to repeat, by `safety = "at-most-once"` (as without it), `"idempotent"` or `"read-only"`.
 ///   `mail(connection = "post")` allows messages through a mail server; `emit` allows events; `storage` allows stored values, and `storage(safety = "read-only")` only to read them.
 /// - `credits = 1`: the price of one step.
+/// - `verify = find`: the function `fn find(effect: &UnknownEffect) -> Verdict` (or a `Result` of one), which the host
+///   asks what became of an effect whose outcome is unknown, before it asks a person. It may look and change nothing:
+///   its calls must be read-only.
 #[proc_macro_attribute]
 pub fn block(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expansion::expand(arguments.into(), item.into()).into()

@@ -106,6 +106,10 @@ macro_rules! __export_block {
         type Exported = $crate::__private::Step<$block>;
         $crate::__private::bindings::export!(Exported with_types_in $crate::__private::bindings);
     };
+    ($block:ident verifying) => {
+        $crate::__export_block!($block);
+        $crate::__private::verifying::export_verifying!(Exported with_types_in $crate::__private::verifying);
+    };
 }
 
 /// Outside Wasm nothing is exported; the block is only checked.
@@ -113,7 +117,7 @@ macro_rules! __export_block {
 #[macro_export]
 #[cfg(not(target_family = "wasm"))]
 macro_rules! __export_block {
-    ($block:ident) => {
+    ($block:ident $($verifying:ident)?) => {
         const _: fn() -> ::std::string::String = $crate::__private::describe::<$block>;
     };
 }

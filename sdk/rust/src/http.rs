@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::effect::{EffectError, HttpEffect, Safety};
 use crate::failure::JsonError;
@@ -160,6 +161,17 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// What a receiver would have answered, to say it in its place: see [`Verdict`](crate::Verdict).
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, headers: Vec::new(), body: body.into(), truncated: false }
+    }
+
+    /// As [`Answer::new`], with a body of JSON.
+    pub fn new_json(status: u16, value: &Value) -> Self {
+        let headers = vec![("content-type".into(), "application/json".into())];
+        Self { headers, ..Self::new(status, value.to_string()) }
+    }
+
     /// The status code.
     pub fn status(&self) -> u16 {
         self.status

@@ -44,12 +44,14 @@ mod failure;
 mod host;
 pub mod http;
 pub mod mail;
+mod reconcile;
 pub mod storage;
 
 pub use counterfoil_sdk_macros::block;
 
 pub use crate::effect::{EffectError, Safety};
 pub use crate::failure::{Failure, JsonError};
+pub use crate::reconcile::{UnknownEffect, Verdict};
 
 /// What nearly every block uses.
 pub mod prelude {
@@ -58,7 +60,7 @@ pub mod prelude {
     pub use serde::{Deserialize, Serialize};
     pub use serde_json::{Value, json};
 
-    pub use crate::{EffectError, Failure, context, emit, http, mail, storage};
+    pub use crate::{EffectError, Failure, UnknownEffect, Verdict, context, emit, http, mail, storage};
 }
 
 /// What `#[block]` expands to. No part of the interface: it changes without notice.
@@ -67,7 +69,8 @@ pub mod __private {
     pub use crate::__export_block as export_block;
     pub use crate::block::{Block, Declaration, Grant, describe, outcome, run};
     #[cfg(target_family = "wasm")]
-    pub use crate::host::guest::{Step, bindings};
+    pub use crate::host::guest::{Step, bindings, verifying};
+    pub use crate::reconcile::{Verify, verdict};
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;
 }

@@ -10,4 +10,5 @@ mod program;
 mod safeties;
 mod secrets;
 mod usage;
+mod verify;
 mod world;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use counterfoil_domain::effect::{EffectReply, Safety};
+use counterfoil_domain::effect::{EffectFailure, EffectReply, Safety};
 use counterfoil_domain::ports::Site;
 use counterfoil_domain::receipt::answer::{AfterRefusal, Exchanged, Meaning, meaning, provider_receipt_id};
 use counterfoil_domain::receipt::{
@@ -207,21 +207,43 @@ impl Inner {
         prepared: &Prepared,
         number: u64,
     ) -> Result<EffectReply, Stop> {
-        let (standing, recorded) = if let Ok(Act::Read(read)) = &prepared.act {
-            let recorded = Recorded::Answer(read.read(&self.store).await.map_err(database)?);
-            (Standing::Committed(recorded.clone()), recorded)
-        } else {
-            let window = SendWindow::open(self.config.lease * 4 / 5);
-            let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
-            match meaning(exchanged, Safety::ReadOnly, &prepared.abilities.statuses, false) {
-                Meaning::Committed { recorded, .. } => (Standing::Committed(recorded.clone()), recorded),
-                Meaning::Rejected { recorded, .. } => (Standing::Rejected(recorded.clone()), recorded),
-                Meaning::Unknown { reason, .. } => return Err(Stop::Database { message: reason }),
-            }
-        };
+        let (standing, recorded) = self.look(prepared).await?;
         self.faults.reach(Site::BeforeAnswerRecorded);
         self.journal_unsent(execution, placed, prepared, number, standing).await;
         Ok(recorded.into_reply())
+    }
+
+    /// Carries out a call of a block that is asked what became of an effect; nothing is kept of it.
+    pub(super) async fn look_up(
+        &self,
+        execution: &Execution,
+        prepared: &Prepared,
+        limited_by: Option<&str>,
+    ) -> Result<EffectReply, Stop> {
+        if prepared.facts.safety != Safety::ReadOnly {
+            let message = "a block that is asked what became of an effect may look, and change nothing";
+            return Ok(EffectReply::Failed(EffectFailure::Denied(message.into())));
+        }
+        if let (Ok(Act::Exchange(_)), Some(connection)) = (&prepared.act, limited_by) {
+            self.wait_for_room(execution, connection).await?;
+        }
+        let (_, recorded) = self.look(prepared).await?;
+        Ok(recorded.into_reply())
+    }
+
+    /// Carries out what changes nothing: where its receipt stands then, and what the guest gets.
+    async fn look(&self, prepared: &Prepared) -> Result<(Standing, Recorded), Stop> {
+        if let Ok(Act::Read(read)) = &prepared.act {
+            let recorded = Recorded::Answer(read.read(&self.store).await.map_err(database)?);
+            return Ok((Standing::Committed(recorded.clone()), recorded));
+        }
+        let window = SendWindow::open(self.config.lease * 4 / 5);
+        let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
+        match meaning(exchanged, Safety::ReadOnly, &prepared.abilities.statuses, false) {
+            Meaning::Committed { recorded, .. } => Ok((Standing::Committed(recorded.clone()), recorded)),
+            Meaning::Rejected { recorded, .. } => Ok((Standing::Rejected(recorded.clone()), recorded)),
+            Meaning::Unknown { reason, .. } => Err(Stop::Database { message: reason }),
+        }
     }
 
     /// Journals what has no dispatched receipt: a read-only answer, or a refusal before anything was sent.

@@ -14,6 +14,9 @@ use crate::secrets::Opened;
 /// A step that waits longer looks in between, so that a rate which is declared anew is felt.
 const LOOK_EVERY: Duration = Duration::from_mins(5);
 
+/// Longest wait with a sandbox held: a few calls at a rate of one a second, and a part of the time for an asking.
+const WAIT_MS_MAX: u64 = 5_000;
+
 /// A connection, read and opened for one call.
 pub(super) struct Through {
     pub(super) connection: Connection,
@@ -39,6 +42,18 @@ impl Inner {
             Stop::Database { message: format!("the secrets of connection `{name}` do not open") }
         })?;
         Ok(Some(Through { connection, abilities, secrets }))
+    }
+
+    /// Takes room for one call of an execution that cannot come back for its turn, and waits for it here if that is not
+    /// long: its place in the queue is kept all the same.
+    pub(super) async fn wait_for_room(&self, execution: &Execution, connection: &str) -> Result<(), Stop> {
+        match self.take_room(execution, connection).await {
+            Err(Stop::NoRoom { wait_ms }) if wait_ms <= WAIT_MS_MAX => {
+                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+                Ok(())
+            }
+            taken => taken,
+        }
     }
 
     /// Takes room for one call within the connection's rate.

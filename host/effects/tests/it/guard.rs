@@ -8,6 +8,7 @@ mod limits;
 mod mail;
 mod own;
 mod reach;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,10 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
+use counterfoil_domain::effect::{Answer, EffectCall, EffectReply, EffectRequest, HttpRequest};
 use counterfoil_domain::id::{Digest, EventId, HostId, RunId, WorkflowId, WorkflowVersionId};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::outbound::AddressPolicy;
-use counterfoil_domain::ports::{NoFaults, StepEnd, StepJob, StepReport, StepRunner, Unprepared};
+use counterfoil_domain::ports::{
+    EffectPort as _, NoFaults, StepEnd, StepJob, StepReport, StepRunner, Unprepared, VerifyEnd, VerifyJob,
+    VerifyReport,
+};
 use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::workflow::Authored;
 use counterfoil_domain::workflow::advance::{Event, advance};
@@ -21,12 +25,14 @@ use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
 use counterfoil_store::admission::{Admission, Admitted};
+use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::run::{RunState, RunView, Trigger};
 use counterfoil_store::settle::SettledStep;
 use counterfoil_store::workflow::NewVersion;
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use counterfoil_testkit::work::Work;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -38,17 +44,63 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What a scripted block does with its input.
 pub(crate) type Script = fn(&StepJob) -> StepEnd;
 
+/// What a scripted block does when it is asked what became of its effect.
+pub(crate) type Asked = for<'a> fn(&'a Guard, &'a VerifyJob) -> BoxFuture<'a, VerifyEnd>;
+
+/// What a block does.
+#[derive(Clone, Copy)]
+enum Does {
+    Script(Script),
+    /// Charges, and may be asked about it.
+    Charges(Option<Asked>),
+}
+
 /// A runner whose blocks are scripts, by digest. A digest without a script cannot be run here.
-#[derive(Default)]
 pub(crate) struct Scripts {
-    scripts: HashMap<Digest, Script>,
+    guard: Arc<Guard>,
+    blocks: HashMap<Digest, Does>,
     pub(crate) ran: Mutex<Vec<Digest>>,
+}
+
+impl Scripts {
+    async fn charge(&self, job: &StepJob) -> StepEnd {
+        let charge = call("POST", "/charges", &job.input);
+        match self.guard.perform(job.execution, charge).await {
+            EffectReply::Answered(Answer::Http(response)) => {
+                StepEnd::Output(String::from_utf8_lossy(&response.body).into())
+            }
+            EffectReply::Stop => StepEnd::Stopped,
+            other => StepEnd::Failed {
+                retry_after_ms: None,
+                code: "refused".into(),
+                message: format!("{other:?}"),
+            },
+        }
+    }
+}
+
+/// A call through the connection `p`.
+pub(crate) fn call(method: &str, url: &str, body: &str) -> EffectCall {
+    EffectCall {
+        request: EffectRequest::Http(HttpRequest {
+            method: method.into(),
+            url: url.into(),
+            headers: vec![],
+            body: body.into(),
+        }),
+        key: Some("charge".into()),
+        connection: Some("p".into()),
+        safety: None,
+        idempotency_key: None,
+        timeout_ms: None,
+        extra: vec![],
+    }
 }
 
 #[async_trait]
 impl StepRunner for Scripts {
     async fn is_ready(&self, component: Digest) -> bool {
-        self.scripts.contains_key(&component)
+        self.blocks.contains_key(&component)
     }
 
     async fn prepare(&self, _component: Digest, _bytes: Vec<u8>) -> Result<(), Unprepared> {
@@ -57,15 +109,27 @@ impl StepRunner for Scripts {
 
     async fn run(&self, job: StepJob) -> StepReport {
         self.ran.lock().unwrap_or_else(PoisonError::into_inner).push(job.component);
-        let end = self.scripts.get(&job.component).map_or(StepEnd::Stopped, |script| script(&job));
+        let end = match self.blocks.get(&job.component) {
+            Some(Does::Script(script)) => script(&job),
+            Some(Does::Charges(_)) => self.charge(&job).await,
+            None => StepEnd::Stopped,
+        };
         StepReport { end, logs: vec![], logs_truncated: false, cpu_ms: 0, memory_bytes_peak: 0 }
+    }
+
+    async fn verify(&self, job: VerifyJob) -> VerifyReport {
+        let end = match self.blocks.get(&job.component) {
+            Some(Does::Charges(Some(asked))) => asked(&self.guard, &job).await,
+            _ => VerifyEnd::Unavailable { message: "this host has no script for it".into() },
+        };
+        VerifyReport { end, logs: vec![] }
     }
 }
 
 pub(crate) struct House {
     pub(crate) work: Work,
     pub(crate) provider: Provider,
-    blocks: BTreeMap<String, (Digest, Script)>,
+    blocks: BTreeMap<String, (Digest, Does)>,
 }
 
 /// An engine at work. Dropping it is a crash: nothing is handed back.
@@ -100,11 +164,30 @@ impl House {
 
     /// Uploads a block that is a script.
     pub(crate) async fn block(&mut self, name: &str, script: Script) -> anyhow::Result<Digest> {
+        self.upload(name, Does::Script(script)).await
+    }
+
+    /// Uploads a block that charges, and may be asked about it, and makes a workflow of it.
+    pub(crate) async fn charging(&mut self, name: &str, asked: Option<Asked>) -> anyhow::Result<()> {
+        self.upload(name, Does::Charges(asked)).await?;
+        self.workflow(&format!("name: {name}\nsteps:\n  - pay: {{ block: {name} }}\n")).await
+    }
+
+    async fn upload(&mut self, name: &str, does: Does) -> anyhow::Result<Digest> {
         let bytes = name.as_bytes().to_vec();
         let digest = Digest::of(&bytes);
-        let descriptor = json!({ "name": name, "input": true, "output": true });
-        self.work.store.put_block(self.work.tenant, name, digest, &bytes, &descriptor, &[]).await?;
-        self.blocks.insert(name.into(), (digest, script));
+        let grant = json!({ "kind": "http", "safety": "at-most-once", "connections": ["p"] });
+        let descriptor = json!({ "name": name, "input": true, "output": true, "effects": [grant] });
+        let block = NewBlock {
+            name,
+            digest,
+            bytes: &bytes,
+            descriptor: &descriptor,
+            imports: &[],
+            verifies: matches!(does, Does::Charges(Some(_))),
+        };
+        self.work.store.put_block(self.work.tenant, &block).await?;
+        self.blocks.insert(name.into(), (digest, does));
         Ok(digest)
     }
 
@@ -205,9 +288,9 @@ impl House {
         let secrets = Secrets::new("/nowhere".into(), |_| {});
         let store = self.work.store.clone();
         let guard = Arc::new(Guard::new(store.clone(), client, secrets, config, Arc::new(NoFaults)));
-        let scripts =
+        let blocks =
             self.blocks.iter().filter(|(name, _)| can_run(name)).map(|(_, script)| *script).collect();
-        let runner = Arc::new(Scripts { scripts, ran: Mutex::default() });
+        let runner = Arc::new(Scripts { guard: Arc::clone(&guard), blocks, ran: Mutex::default() });
         let config = EngineConfig {
             host: HostId(Uuid::now_v7()),
             lease,

@@ -5,3 +5,4 @@ mod house;
 mod intake;
 mod rate;
 mod runs;
+mod verify;

@@ -9,6 +9,7 @@ mod run;
 mod speed;
 mod traps;
 mod uploads;
+mod verify;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -85,6 +85,16 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
             Code::ExportMissing,
             "other parameters or results",
         ),
+        (
+            Guest::echo().replacing(step, &format!("{step} (instance $none) (export \"counterfoil:block/reconcile@0.1.0\" (instance $none))")),
+            Code::ExportMissing,
+            "lacks a function of the reconcile interface",
+        ),
+        (
+            Guest::echo().verifying("(i32.const 0)").replacing("(field \"request\" string) (field \"sent-at\" u64)", "(field \"request\" string) (field \"sent-at\" s64)"),
+            Code::ExportMissing,
+            "other parameters or results",
+        ),
         (Guest::running("(i64.const 0)"), Code::ComponentInvalid, "type mismatch"),
         (Guest::echo().with("(memory 1)"), Code::ComponentInvalid, "multiple memories"),
         (Guest::echo().with("(func (drop (i32x4.relaxed_trunc_f32x4_s (v128.const i32x4 0 0 0 0))))"), Code::ComponentInvalid, "relaxed"),

@@ -8,7 +8,7 @@ use crate::error::Row;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// A receipt with its history.
+    /// A receipt with its history, and with what its block was asked about it.
     pub async fn receipt(&self, tenant: TenantId, id: EffectId) -> Result<Option<ReceiptView>, StoreError> {
         let row = sqlx::query_as!(
             ReceiptRow,
@@ -19,17 +19,22 @@ impl Store {
         .fetch_optional(self.pool())
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let workflow = sqlx::query_scalar!(
-            "SELECT w.name FROM runs r
-             JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
-             WHERE r.tenant_id = $1 AND r.id = $2",
+        let run = sqlx::query!(
+            r#"SELECT w.name AS "workflow?", r.state <> 'open' AS "has_ended!" FROM runs r
+             LEFT JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
+             WHERE r.tenant_id = $1 AND r.id = $2"#,
             tenant.0,
             row.run_id,
         )
         .fetch_optional(self.pool())
         .await?;
+        let (workflow, has_ended) = run.map(|run| (run.workflow, run.has_ended)).unwrap_or_default();
         let mut view = row.view(workflow.unwrap_or_default())?;
+        view.run_has_ended = has_ended;
         view.history = self.history(tenant, id).await?;
+        if view.receipt.standing.state() == ReceiptState::Unknown {
+            view.verification = self.verification(tenant, id).await?;
+        }
         Ok(Some(view))
     }
 

@@ -122,7 +122,7 @@ fn standing(row: &ThisRow, columns: &ReceiptRow) -> Result<Standing, StoreError>
 }
 
 impl ReceiptRow {
-    /// With the name of its workflow, and no history.
+    /// With the name of its workflow; no history and no verification.
     pub(crate) fn view(self, workflow: String) -> Result<ReceiptView, StoreError> {
         Ok(ReceiptView {
             prepared_at: self.prepared_at,
@@ -132,7 +132,9 @@ impl ReceiptRow {
             reason: self.reason.clone(),
             provider_receipt_id: self.provider_receipt_id.clone(),
             workflow,
+            run_has_ended: false,
             history: vec![],
+            verification: None,
             receipt: self.try_into()?,
         })
     }

@@ -10,6 +10,7 @@ use super::row::{AnswerColumns, slot_columns};
 use crate::StoreError;
 use crate::settle::Swap;
 use crate::value::{self, Exact};
+use crate::verification;
 
 /// Moves a receipt, and keeps the move where people will ask about it.
 ///
@@ -52,6 +53,15 @@ pub(crate) async fn apply(
     };
     if let Some(evidence) = evidence(transition) {
         keep(connection, transition, evidence).await?;
+    }
+    match (transition.from(), transition.to()) {
+        (_, ReceiptState::Unknown) => {
+            verification::begin(connection, transition.tenant(), transition.receipt()).await?;
+        }
+        (ReceiptState::Unknown, _) => {
+            verification::end(connection, transition.tenant(), transition.receipt()).await?;
+        }
+        _ => {}
     }
     // Only the slot's first dispatch can be the one that guards without a look at the others.
     if !transition.to().may_have_happened() && (moved.guarded || moved.dispatch_number > 0) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use counterfoil_domain::id::{Digest, EventId, KeyId, TenantId};
 use counterfoil_store::Page;
+use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::idempotency::Begun;
 use counterfoil_store::key::KeyRow;
@@ -111,7 +112,9 @@ async fn every_upload_is_a_version_and_the_last_is_the_newest() {
     let put = |name: &'static str, bytes: &'static [u8]| async move {
         let descriptor = json!({ "of": bytes.len() });
         let imports = ["counterfoil:block/effects@0.1.0".to_owned()];
-        store.put_block(tenant, name, Digest::of(bytes), bytes, &descriptor, &imports).await.expect("keeps")
+        let (digest, descriptor, imports) = (Digest::of(bytes), &descriptor, &imports);
+        let block = NewBlock { name, digest, bytes, descriptor, imports, verifies: false };
+        store.put_block(tenant, &block).await.expect("keeps")
     };
     let names = ["b".to_owned(), "absent".into()];
     let newest = || async { store.newest_blocks(tenant, &names).await.expect("reads") };

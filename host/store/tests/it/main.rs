@@ -16,5 +16,6 @@ mod settle;
 mod tenants;
 mod together;
 mod transactions;
+mod verification;
 mod wake;
 mod world;

@@ -22,6 +22,7 @@ const HOT: [&str; 11] = [
     "runs",
     "settled_steps",
     "step_attempts",
+    "verifications",
 ];
 
 /// What may read a whole table, and why.
@@ -73,6 +74,8 @@ const MANY: &str = "
         FROM many;
     INSERT INTO receipt_history (tenant_id, receipt_id, id, from_state, to_state, actor, evidence)
         SELECT tenant, id, id, 'unknown', 'committed', 'host', '' FROM many;
+    INSERT INTO verifications (tenant_id, receipt_id, block, due_at)
+        SELECT tenant, id, sha256(''), now() + n * interval '1 hour' FROM many;
     INSERT INTO audit (tenant_id, id, actor, action, run_id) SELECT tenant, id, 'host', 'run.cancel', id FROM many;
     INSERT INTO connections (tenant_id, name, base_url, allowed_hosts) SELECT tenant, 'c' || n, '', '{}' FROM many;
     INSERT INTO connection_rates (tenant_id, connection, calls, per_ms, every, ahead)

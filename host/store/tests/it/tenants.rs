@@ -4,7 +4,7 @@ use counterfoil_domain::id::{Digest, EventId, KeyId};
 use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::receipt::resolution::Outcome;
 use counterfoil_store::Page;
-use counterfoil_store::block::BlockVersion;
+use counterfoil_store::block::{BlockVersion, NewBlock};
 use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::key::KeyRow;

@@ -198,6 +198,7 @@ impl World {
             "invariant_results",
             "events",
             "stored_values",
+            "verifications",
         ] {
             let query = format!("SELECT '{table}: ' || t::text FROM {table} t ORDER BY 1");
             let found: Vec<String> =

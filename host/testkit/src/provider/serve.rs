@@ -102,7 +102,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, state: &St
     if act.delay_ms > 0 {
         tokio::time::sleep(Duration::from_millis(act.delay_ms)).await;
     }
-    let outcome = match perform(stream.get_mut(), request, &act, seq).await {
+    let outcome = match perform(stream.get_mut(), request, &act, seq, state).await {
         Err(error) if is_gone(&error) => Outcome::CallerGone,
         performed => performed?,
     };
@@ -111,14 +111,20 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, state: &St
     Ok(goes_on)
 }
 
-async fn perform(stream: &mut TcpStream, request: &Request, act: &Act, seq: u64) -> io::Result<Outcome> {
+async fn perform(
+    stream: &mut TcpStream,
+    request: &Request,
+    act: &Act,
+    seq: u64,
+    state: &State,
+) -> io::Result<Outcome> {
     if act.drop {
         return Ok(Outcome::Withheld { sent_bytes: 0 });
     }
     if act.endless_headers {
         return endless_headers(stream).await;
     }
-    let (status, body) = demo::answer(seq, request);
+    let (status, body) = demo::answer(seq, request, &state.log.calls());
     let status = act.status.unwrap_or(status);
     let body = match (&act.body, act.body_bytes) {
         (Some(body), _) => body.clone().into_bytes(),

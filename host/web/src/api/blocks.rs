@@ -12,7 +12,7 @@ use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use counterfoil_domain::ports::Refused;
 use counterfoil_domain::workflow::is_name;
-use counterfoil_store::block::BlockVersion;
+use counterfoil_store::block::{BlockVersion, NewBlock};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -155,10 +155,15 @@ async fn upload(
     let work = async {
         let inspection = app.inspector.inspect(bytes.to_vec()).await.map_err(refused)?;
         let descriptor = json!(inspection.descriptor);
-        let new = app
-            .store
-            .put_block(caller.tenant, &name, inspection.digest, &bytes, &descriptor, &inspection.imports)
-            .await?;
+        let block = NewBlock {
+            name: &name,
+            digest: inspection.digest,
+            bytes: &bytes,
+            descriptor: &descriptor,
+            imports: &inspection.imports,
+            verifies: inspection.verifies(),
+        };
+        let new = app.store.put_block(caller.tenant, &block).await?;
         let detail = json!({ "block": name, "digest": inspection.digest });
         app.store.record_audit(caller.tenant, &caller.actor(), "block.upload", None, &detail).await?;
         let uploaded = Uploaded {

@@ -35,6 +35,23 @@ async fn operators_are_answered_without_a_key() {
     }
 }
 
+/// An alert on a metric that nobody exposes never fires.
+#[tokio::test]
+async fn every_metric_of_the_shipped_alerts_is_exposed() {
+    let rules = include_str!("../../../../docs/alerts.yml");
+    let expressions: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("expr:")).collect();
+    assert_eq!(expressions.len(), rules.matches("- alert:").count());
+    let metrics = get(&World::new().await, "/metrics").await.text;
+    for expression in expressions {
+        let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+        let mut names =
+            expression.split(|sign| !is_name(sign)).filter(|word| word.starts_with("counterfoil_"));
+        let name = names.next().expect("it asks for one of ours");
+        let series = format!("{name} ");
+        assert!(metrics.lines().any(|line| line.starts_with(&series)), "{name} is not in\n{metrics}");
+    }
+}
+
 #[tokio::test]
 async fn a_host_without_its_database_says_so() {
     let world = World::new().await;

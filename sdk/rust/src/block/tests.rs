@@ -153,3 +153,65 @@ fn a_block_runs_on_json() {
         assert_eq!(charge(input), Err(Failure::permanent("invalid_input", message)), "{input}");
     }
 }
+
+mod asked {
+    #![expect(clippy::unnecessary_wraps, reason = "a block returns a result")]
+
+    use crate::prelude::*;
+    use crate::reconcile::Verify as _;
+
+    #[block(verify = plainly)]
+    fn plain(input: Value) -> Result<Value, Failure> {
+        Ok(input)
+    }
+
+    fn plainly(effect: &UnknownEffect) -> Verdict {
+        Verdict::inconclusive(format!("{} is not found", effect.key))
+    }
+
+    mod fallible {
+        use crate::prelude::*;
+        use crate::reconcile::Verify as _;
+
+        #[block(verify = super::with_a_result)]
+        fn fallible(input: Value) -> Result<Value, Failure> {
+            Ok(input)
+        }
+
+        pub(super) fn ask(effect: &UnknownEffect) -> Verdict {
+            fallible::verify(effect)
+        }
+    }
+
+    fn with_a_result(effect: &UnknownEffect) -> Result<Verdict, Failure> {
+        match effect.key.as_str() {
+            "charge" => Ok(Verdict::applied(http::Answer::new_json(201, &json!({ "id": 1 })))),
+            _ => Err(Failure::permanent("lost", "nobody knows it")),
+        }
+    }
+
+    pub(super) fn ask(key: &str) -> [Verdict; 2] {
+        let effect = UnknownEffect {
+            id: "eff_1".into(),
+            kind: "http".into(),
+            node: "pay".into(),
+            key: key.into(),
+            idempotency_key: None,
+            request: json!({}),
+            sent_at: std::time::SystemTime::UNIX_EPOCH,
+        };
+        [plain::verify(&effect), fallible::ask(&effect)]
+    }
+}
+
+#[test]
+fn a_block_says_what_became_of_its_effect_with_or_without_a_result() {
+    use crate::Verdict;
+
+    let applied = http::Answer::new_json(201, &json!({ "id": 1 }));
+    assert_eq!(applied.header("content-type"), Some("application/json"));
+    let not_found = |key: &str| Verdict::inconclusive(format!("{key} is not found"));
+    assert_eq!(asked::ask("charge"), [not_found("charge"), Verdict::Applied(applied)]);
+    let lost = Verdict::Inconclusive("lost: nobody knows it".into());
+    assert_eq!(asked::ask("other"), [not_found("other"), lost]);
+}

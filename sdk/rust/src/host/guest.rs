@@ -3,9 +3,11 @@
 use std::marker::PhantomData;
 use std::panic;
 use std::sync::Once;
+use std::time::{Duration, SystemTime};
 
 use self::bindings::counterfoil::block::{context, effects};
 use self::bindings::exports::counterfoil::block::step;
+use self::verifying::exports::counterfoil::block::reconcile;
 use crate::block::{Block, describe, run};
 use crate::context::{Level, Place};
 use crate::effect::{
@@ -13,6 +15,7 @@ use crate::effect::{
 };
 use crate::failure::Failure;
 use crate::http::Answer;
+use crate::reconcile::{UnknownEffect, Verdict, Verify};
 
 #[expect(missing_docs, clippy::same_length_and_capacity, reason = "generated")]
 pub mod bindings {
@@ -21,6 +24,27 @@ pub mod bindings {
         world: "block",
         pub_export_macro: true,
         default_bindings_module: "counterfoil_sdk::__private::bindings",
+        runtime_path: "counterfoil_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+/// The export that only some blocks have: a world of its own, since a component must have every export of its world.
+#[expect(missing_docs, clippy::same_length_and_capacity, reason = "generated")]
+pub mod verifying {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        inline: "
+            package counterfoil:sdk;
+            world verifying {
+                import counterfoil:block/effects@0.1.0;
+                export counterfoil:block/reconcile@0.1.0;
+            }
+        ",
+        world: "counterfoil:sdk/verifying",
+        with: { "counterfoil:block/effects@0.1.0": super::bindings::counterfoil::block::effects },
+        pub_export_macro: true,
+        export_macro_name: "export_verifying",
+        default_bindings_module: "counterfoil_sdk::__private::verifying",
         runtime_path: "counterfoil_sdk::__private::wit_bindgen::rt",
     });
 }
@@ -124,6 +148,33 @@ impl<B: Block> step::Guest for Step<B> {
     }
 }
 
+impl<B: Verify> reconcile::Guest for Step<B> {
+    fn verify(receipt: reconcile::Receipt) -> reconcile::Verdict {
+        log_panics();
+        match B::verify(&receipt.into()) {
+            Verdict::Applied(answer) => reconcile::Verdict::Applied(effects::Answer::Http(answer.into())),
+            Verdict::NotApplied => reconcile::Verdict::NotApplied,
+            Verdict::Inconclusive(why) => reconcile::Verdict::Inconclusive(why),
+        }
+    }
+}
+
+impl From<reconcile::Receipt> for UnknownEffect {
+    fn from(receipt: reconcile::Receipt) -> Self {
+        let reconcile::Receipt { id, kind, node, key, idempotency_key, request, sent_at } = receipt;
+        Self {
+            id,
+            kind,
+            node,
+            key,
+            idempotency_key,
+            // The host gives JSON.
+            request: serde_json::from_str(&request).unwrap_or_default(),
+            sent_at: SystemTime::UNIX_EPOCH + Duration::from_millis(sent_at),
+        }
+    }
+}
+
 /// A trap carries no text: without this, what a panic said would be lost.
 fn log_panics() {
     static INSTALLED: Once = Once::new();
@@ -161,6 +212,13 @@ impl From<Safety> for effects::Safety {
 impl From<effects::HttpResponse> for Answer {
     fn from(response: effects::HttpResponse) -> Self {
         let effects::HttpResponse { status, headers, body, truncated } = response;
+        Self { status, headers, body, truncated }
+    }
+}
+
+impl From<Answer> for effects::HttpResponse {
+    fn from(answer: Answer) -> Self {
+        let Answer { status, headers, body, truncated } = answer;
         Self { status, headers, body, truncated }
     }
 }

@@ -130,7 +130,7 @@ fn an_answer_is_read() -> Result<(), EffectError> {
     assert_eq!(answer.header("x-other"), None);
     assert_eq!(answer.headers().collect::<Vec<_>>(), [("X-Id", "a"), ("x-id", "b")]);
     assert_eq!(answer.body(), br#"{"id":"ch_1"}"#);
-    let body: serde_json::Value = answer.json().expect("it is JSON");
+    let body: Value = answer.json().expect("it is JSON");
     assert_eq!(body["id"], "ch_1");
 
     let failure = Failure::from(answer.json::<Vec<u8>>().expect_err("it is no list"));

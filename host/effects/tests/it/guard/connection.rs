@@ -30,7 +30,7 @@ async fn desk(home: &tempfile::TempDir) -> anyhow::Result<Desk> {
     Ok(desk)
 }
 
-fn connection(desk: &Desk, rate: Option<Rate>, secrets: SecretChanges) -> NewConnection {
+pub(super) fn connection(desk: &Desk, rate: Option<Rate>, secrets: SecretChanges) -> NewConnection {
     NewConnection {
         name: "p".into(),
         base_url: desk.provider.url(),

@@ -9,6 +9,7 @@ use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::receipt::resolution::{Outcome, Sequel};
 use counterfoil_domain::receipt::{ReceiptState, Recorded, Standing};
 use counterfoil_store::receipt::{EffectRow, HistoryEntry, ReceiptView};
+use counterfoil_store::verification::Verification;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -136,6 +137,8 @@ pub(crate) struct EffectDetail {
     pub(crate) answer: Option<AnswerShown>,
     /// Its moves from the first that began or ended at unknown, oldest first.
     pub(crate) history: Vec<Moved>,
+    /// What its block was asked about it; null unless it is unknown and its block can be asked.
+    pub(crate) verification: Option<VerificationShown>,
     /// What may be said of it; empty unless it is unknown.
     pub(crate) resolutions: Vec<Resolution>,
 }
@@ -156,6 +159,45 @@ pub(crate) struct AnswerShown {
     pub(crate) truncated: bool,
     /// What there is to say where there is no HTTP answer.
     pub(crate) text: Option<String>,
+}
+
+/// What a block was asked about an effect whose outcome is unknown. It is asked before a person is.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Verification)]
+pub(crate) struct VerificationShown {
+    /// How often.
+    pub(crate) asked: u32,
+    /// When it was asked last.
+    pub(crate) asked_at: Option<DateTime<Utc>>,
+    /// What it said last.
+    pub(crate) said: Option<String>,
+    /// A host asks it now.
+    pub(crate) being_asked: bool,
+    /// When it is asked next; null while it is being asked, and if it is asked no more, so that it is a person's turn.
+    pub(crate) next_at: Option<DateTime<Utc>>,
+}
+
+impl VerificationShown {
+    /// How it stands, in a line.
+    pub(crate) fn standing(&self) -> String {
+        let asked = match self.asked {
+            0 => "not asked yet".to_owned(),
+            1 => "asked once".to_owned(),
+            times => format!("asked {times} times"),
+        };
+        match self.next_at {
+            _ if self.being_asked => format!("{asked}, and being asked now"),
+            Some(_) => asked,
+            None => format!("{asked}, and not again: a person must say"),
+        }
+    }
+}
+
+impl From<Verification> for VerificationShown {
+    fn from(verification: Verification) -> Self {
+        let Verification { asked, asked_at, said, is_being_asked, next_at } = verification;
+        Self { asked, asked_at, said, being_asked: is_being_asked, next_at }
+    }
 }
 
 /// A move of a receipt.
@@ -192,7 +234,10 @@ impl From<ReceiptView> for EffectDetail {
         let effect = Effect::from(&view);
         let receipt = view.receipt;
         let resolutions = match &receipt.standing {
-            Standing::Unknown { absence_known_at, .. } => resolutions(*absence_known_at),
+            Standing::Unknown { absence_known_at, .. } => {
+                let sequel = if view.run_has_ended { Sequel::RunEnded } else { Sequel::Resumes };
+                resolutions(*absence_known_at, sequel)
+            }
             _ => Vec::new(),
         };
         let answer = match receipt.standing {
@@ -212,16 +257,17 @@ impl From<ReceiptView> for EffectDetail {
             preview: receipt.request.preview,
             answer,
             history: view.history.into_iter().map(Moved::from).collect(),
+            verification: view.verification.map(VerificationShown::from),
             resolutions,
         }
     }
 }
 
-fn resolutions(absence_known_at: DateTime<Utc>) -> Vec<Resolution> {
+fn resolutions(absence_known_at: DateTime<Utc>, sequel: Sequel) -> Vec<Resolution> {
     let resolution = |outcome: Outcome| Resolution {
         outcome,
         needs_answer: outcome.needs_answer(),
-        consequence: outcome.consequence(Sequel::Resumes),
+        consequence: outcome.consequence(sequel),
         allowed_from: (!outcome.needs_answer()).then_some(absence_known_at),
     };
     OUTCOMES.into_iter().map(resolution).collect()

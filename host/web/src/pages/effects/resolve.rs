@@ -126,6 +126,7 @@ struct ConfirmPage {
     summary: String,
     to: &'static str,
     consequence: &'static str,
+    goes_on: bool,
     has_answer: bool,
     given: Given,
 }
@@ -179,6 +180,7 @@ async fn preview(app: &App, visitor: &Visitor, id: EffectId, given: Given) -> Re
         summary: api::summary(&request.kind, &request.preview),
         to: resolved.to.name(),
         consequence: resolved.consequence,
+        goes_on: resolved.resumed,
         has_answer: given.outcome()?.needs_answer(),
         given,
     };

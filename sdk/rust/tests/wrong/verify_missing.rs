@@ -1,0 +1,8 @@
+use counterfoil_sdk::prelude::*;
+
+#[block(verify = check)]
+fn echo(input: Value) -> Result<Value, Failure> {
+    Ok(input)
+}
+
+fn main() {}

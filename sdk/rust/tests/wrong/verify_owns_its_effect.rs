@@ -1,0 +1,12 @@
+use counterfoil_sdk::prelude::*;
+
+#[block(verify = check)]
+fn echo(input: Value) -> Result<Value, Failure> {
+    Ok(input)
+}
+
+fn check(_effect: UnknownEffect) -> Verdict {
+    Verdict::NotApplied
+}
+
+fn main() {}
