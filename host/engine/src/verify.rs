@@ -156,6 +156,7 @@ async fn put(
         workflow: held.workflow,
         place: receipt.place.clone(),
         attempt: receipt.attempt,
+        is_first: false,
         grants: Some(descriptor.effects.clone()),
         invariants: [].into(),
     });
