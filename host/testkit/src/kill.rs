@@ -49,6 +49,8 @@ const DRAIN_MAX: Duration = Duration::from_mins(1);
 const ANSWERS_MAX: Duration = Duration::from_secs(15);
 /// Between two looks whether everything has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Kills between two signs of life.
+const PROGRESS_EVERY: u64 = 250;
 /// What the shortest retry of any workflow waits.
 const RETRY_MS_MIN: i64 = 200;
 
@@ -85,7 +87,7 @@ impl Options {
             kills,
             seed,
             hosts: 4,
-            open_steps: 40,
+            open_steps: 24,
             mix: Mix::ALL,
             guards,
             drain: DRAIN_MAX,
@@ -146,11 +148,8 @@ impl Stage {
         }
         let load = Arc::new(self.load(options, &calm, &given_up));
         let loading = tokio::spawn(load.run(Arc::clone(&starts)));
-        let operator = self.operator(&calm, &over);
-        let operating = {
-            let resolutions = Arc::clone(&resolutions);
-            tokio::spawn(async move { operator.run(&resolutions).await })
-        };
+        let operator = Arc::new(self.operator(&calm, &over));
+        let operating = tokio::spawn(operator.run(Arc::clone(&resolutions)));
 
         let begun = Instant::now();
         let ((), mut faults) =
@@ -221,6 +220,9 @@ impl Stage {
             let now = *kills.wait_for(|now| *now > seen).await?;
             while seen < now {
                 seen += 1;
+                if seen % PROGRESS_EVERY == 0 {
+                    eprintln!("{seen} kills");
+                }
                 for fault in self.plan.database_faults(seen) {
                     match fault {
                         DatabaseFault::Restart => {
@@ -276,7 +278,7 @@ fn host_config(options: &Options, directory: &Path, proxy: &Proxy) -> HostConfig
         setting("ENGINE__IN_FLIGHT_MAX", &6),
         setting("ENGINE__POLL_MS", &200),
         setting("ENGINE__DRAIN_MS", &2_000),
-        setting("DATABASE__CONNECTIONS_MAX", &6),
+        setting("DATABASE__CONNECTIONS_MAX", &4),
     ];
     environment.extend(options.guards.environment());
     HostConfig {

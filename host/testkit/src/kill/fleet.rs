@@ -16,7 +16,7 @@ use super::plan::{Fate, Plan};
 use crate::host::{Host, HostConfig};
 
 /// A site that a host has not passed after so long is not on the way of its work; it is killed from outside.
-const SITE_WAIT: Duration = Duration::from_millis(500);
+const SITE_WAIT: Duration = Duration::from_millis(350);
 /// The same for a host at a steady place.
 const SITE_WAIT_STEADY: Duration = Duration::from_millis(2_500);
 /// How long a thawed host may go on before it is killed.

@@ -16,7 +16,7 @@ use super::plan::{Plan, Start};
 /// Between two looks at how much work is open.
 const LOOK_EVERY: Duration = Duration::from_millis(60);
 /// Runs started at one look, so that a stall does not end in a flood.
-const STARTS_MAX: i64 = 6;
+const STARTS_MAX: i64 = 3;
 /// Between two tries of one start.
 const TRY_EVERY: Duration = Duration::from_millis(150);
 /// A start that is still refused as running after so long belongs to a dead host. Its minute is let pass at once.

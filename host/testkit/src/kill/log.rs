@@ -40,8 +40,12 @@ const PHRASES: [(&str, Count); 5] = [
 ];
 
 /// What a host says that ends because it cannot use the database.
-const NO_DATABASE: [&str; 2] =
-    ["the database cannot be reached", "the database did not carry out a statement"];
+const NO_DATABASE: [&str; 3] = [
+    "the database cannot be reached",
+    "the database did not carry out a statement",
+    // It looks for them when it starts.
+    "the migrations could not be applied",
+];
 
 impl Said {
     /// Adds what another host said.

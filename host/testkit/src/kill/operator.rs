@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::api;
 use super::database::Database;
@@ -52,28 +53,34 @@ pub(super) struct Operator {
 
 impl Operator {
     /// Looks after every tenant's queue until it is over.
-    pub(super) async fn run(&self, done: &Resolutions) {
+    pub(super) async fn run(self: Arc<Self>, done: Arc<Resolutions>) {
         let mut looks = 0;
         while !self.over.load(Ordering::Relaxed) {
             for tenant in 0..self.providers.len() {
                 looks += 1;
-                let mut random = self.plan.draw("operator", looks);
                 // Whatever host it spoke to may have died; the next look goes to another.
-                let _ = self.look(tenant, &mut random, done).await;
+                let _ = self.look(tenant, looks, &done).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn look(&self, tenant: usize, random: &mut Random, done: &Resolutions) -> anyhow::Result<()> {
-        let base = self.fleet.serving.pick(random).context("no host serves")?;
+    /// Looks at everything in one queue, as many people would.
+    async fn look(self: &Arc<Self>, tenant: usize, look: u64, done: &Arc<Resolutions>) -> anyhow::Result<()> {
+        let mut random = self.plan.draw("operator", look);
+        let base = self.fleet.serving.pick(&mut random).context("no host serves")?;
         let (_, key) = &self.database.tenants[tenant];
         let queue =
             api::send(&base, key, "GET", "/v1/effects?state=unknown&limit=100", None, &Value::Null).await?;
+        let mut people = JoinSet::new();
         for effect in queue.json()?["items"].as_array().context("a list of effects")? {
-            // The next look has another try.
-            let _ = self.look_at(tenant, effect, random, done).await;
+            let (operator, done, effect) = (Arc::clone(self), Arc::clone(done), effect.clone());
+            people.spawn(async move {
+                // What fails has another try at the next look.
+                let _ = operator.look_at(tenant, &effect, look, &done).await;
+            });
         }
+        while people.join_next().await.is_some() {}
         Ok(())
     }
 
@@ -81,10 +88,11 @@ impl Operator {
         &self,
         tenant: usize,
         effect: &Value,
-        random: &mut Random,
+        look: u64,
         done: &Resolutions,
     ) -> anyhow::Result<()> {
         let id = effect["id"].as_str().context("an effect has an id")?;
+        let random = &mut self.plan.draw(id, look);
         let dispatched_at = time(&effect["dispatched_at"])?;
         if self.lets_lie(id, dispatched_at) {
             return Ok(());

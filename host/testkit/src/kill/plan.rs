@@ -14,7 +14,7 @@ const ACTS: u64 = 4_096;
 pub const TENANTS: [&str; 2] = ["acme", "globex"];
 
 /// How often each kind of fault comes. All are drawn by weight, or once in so many kills.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Mix {
     /// Hosts that kill themselves at a named site.
     pub site: u32,
@@ -28,6 +28,8 @@ pub struct Mix {
     pub terminate_every: u64,
     /// A commit and its answer are cut apart.
     pub cut_every: u64,
+    /// Where the wire is cut then.
+    pub severed: &'static [Severed],
     /// Calls of a hundred that the provider does not answer as it should.
     pub misbehaved_percent: u64,
 }
@@ -35,12 +37,13 @@ pub struct Mix {
 impl Mix {
     /// Everything, as it is run.
     pub const ALL: Self = Self {
-        site: 62,
-        outside: 30,
+        site: 72,
+        outside: 20,
         freeze: 8,
         restart_every: 100,
         terminate_every: 15,
         cut_every: 2,
+        severed: &[Severed::Answer, Severed::Answer, Severed::Blind, Severed::Before],
         misbehaved_percent: 22,
     };
 }
@@ -179,7 +182,7 @@ impl Plan {
         if random.percent(25) {
             environment.push(("COUNTERFOIL__EFFECTS__ANSWER_WAIT_MS".to_owned(), "0".to_owned()));
         }
-        let (nth_max, lives_ms) = if is_steady { (40, (800, 2_500)) } else { (3, (20, 300)) };
+        let (nth_max, lives_ms) = if is_steady { (40, (800, 2_500)) } else { (2, (20, 200)) };
         let Mix { site, outside, freeze, .. } = self.mix;
         let fate = match random.below(u64::from(site + outside + freeze)) {
             n if n < u64::from(site) => {
@@ -214,7 +217,7 @@ impl Plan {
                 Committing::Dispatch,
                 Committing::Claim,
             ]);
-            let how = *random.pick(&[Severed::Answer, Severed::Answer, Severed::Blind, Severed::Before]);
+            let how = *random.pick(self.mix.severed);
             faults.push(DatabaseFault::Cut(Cut { what, how }));
         }
         faults

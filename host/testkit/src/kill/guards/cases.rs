@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Guard, Guards};
-use crate::kill::plan::Mix;
+use crate::kill::plan::{Mix, Severed};
 use crate::kill::{Options, Report};
 
 /// What is left standing when a guard is off needs no whole minute to be seen.
@@ -87,8 +87,12 @@ const CASES: [Case; 10] = [
     },
     Case {
         off: &[Guard::Identity],
-        expected: Expected::Green { covered_by: "the journal look-up, and the fence beside it" },
-        mix: Mix::ALL,
+        expected: Expected::Red {
+            seen: "are recorded",
+            twice: false,
+            shows: "a dispatch that is cut off on its way is written once more; the journal and the fence cover the rest",
+        },
+        mix: Mix { cut_every: 1, severed: &[Severed::Blind], ..Mix::ALL },
     },
     Case {
         off: &[Guard::Journal, Guard::Identity],
