@@ -1,6 +1,7 @@
 //! A real block that finds out what became of its effect, on real hosts: no person is asked, and nothing is sent twice.
 
 use anyhow::{Context as _, ensure};
+use counterfoil_domain::id::RunId;
 use counterfoil_domain::ports::Site;
 use counterfoil_testkit::host::Host;
 use counterfoil_testkit::ledger::{end_asking, reconcile};
@@ -58,8 +59,11 @@ async fn a_block_finds_that_no_charge_was_made() -> anyhow::Result<()> {
     let world = World::new("misses").await?;
     let config = world.host(LEASE_MS);
     let mut host = Host::start(&config.clone().crashing_at(Site::AfterDispatch, 1), &world.key).await?;
-    let run = host.start_run(BLOCK, &json!({ "order": "o-1", "cents": 500 })).await?;
+    // The host may be gone before it answers.
+    drop(host.start_run(BLOCK, &json!({ "order": "o-1", "cents": 500 })).await);
     host.wait_until_killed().await?;
+    let run = world.run_with_order("o-1").await?.context("it was admitted")?;
+    let run = RunId(run).to_string();
     let host = Host::start(&config, &world.key).await?;
     succeeded(&world, &host, &run, &["abandoned verifier", "committed"]).await?;
     host.kill().await

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use crate::world::World;
 
 /// Tables that grow with the work, or that everybody waits for.
-const HOT: [&str; 11] = [
+const HOT: &[&str] = &[
     "audit",
     "connection_rates",
     "deliveries",

@@ -124,7 +124,10 @@ async fn a_tenant_sees_nothing_of_another() {
     let event =
         NewEvent { id: ids.event, event_type: "lead.created".into(), record: None, data: json!({ "id": 1 }) };
     store.record_events(own, &[event]).await.expect("records");
-    store.put_block(own, "block", ids.digest, b"block", &json!({}), &[]).await.expect("keeps");
+    let (digest, descriptor) = (ids.digest, &json!({}));
+    let block =
+        NewBlock { name: "block", digest, bytes: b"block", descriptor, imports: &[], verifies: false };
+    store.put_block(own, &block).await.expect("keeps");
     let connection = NewConnection {
         name: "c".into(),
         base_url: "https://example.com".into(),
