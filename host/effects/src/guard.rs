@@ -4,6 +4,7 @@
 mod answer;
 mod connection;
 mod dispatch;
+mod journal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use counterfoil_domain::id::{EffectId, LeaseId};
 use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::ports::{EffectPort, Faults, Site};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
-use counterfoil_domain::receipt::journal::{Call, Decision, Journal};
+use counterfoil_domain::receipt::journal::{Call, Decision};
 use counterfoil_domain::receipt::{
     Actor, Move, Receipt, ReceiptState, Recorded, SlotKey, Standing, Transition,
 };
@@ -363,47 +364,6 @@ impl Inner {
         if let (Ok(Act::Change { change, .. }), Recorded::Answer(_)) = (&prepared.act, recorded) {
             execution.progress().changed_before(change.clone());
         }
-    }
-
-    fn recorded_receipt(execution: &Execution, id: EffectId) -> Option<Receipt> {
-        let progress = execution.progress();
-        progress.journal.as_ref()?.receipts().iter().find(|receipt| receipt.id == id).cloned()
-    }
-
-    /// Receipts whose owner is gone become unknown with the end of this execution.
-    fn lose(execution: &Execution, lost: &[EffectId]) {
-        let tenant = execution.context.fence.tenant;
-        execution.progress().lose.extend(lost.iter().filter_map(|id| lost_host(tenant, *id)));
-    }
-
-    async fn load_journal(&self, execution: &Execution, again: bool) -> Result<(), Stop> {
-        if !again && execution.progress().journal.is_some() {
-            return Ok(());
-        }
-        let context = &execution.context;
-        // An empty journal need not be read: whoever dispatches on it is told if it is not.
-        let receipts = if context.is_first && !again {
-            vec![]
-        } else {
-            self.store.journal(context.fence.tenant, &context.place).await.map_err(database)?
-        };
-        let mut journal = Journal::new(receipts);
-        // What is answered and not yet written is as good as recorded for this execution.
-        let unwritten = execution.unwritten.lock().await;
-        let mut progress = execution.progress();
-        if let Some(known) = &progress.journal {
-            for write in unwritten.iter() {
-                let id = match write {
-                    OwnWrite::Answer(transition) => transition.receipt(),
-                    OwnWrite::ReadOnly(receipt) => receipt.id,
-                };
-                if let Some(receipt) = known.receipts().iter().find(|receipt| receipt.id == id) {
-                    journal.put(receipt.clone());
-                }
-            }
-        }
-        progress.journal = Some(journal);
-        Ok(())
     }
 }
 

@@ -154,37 +154,41 @@ impl Inner {
 
     /// Writes answers by themselves, each with what it means for its slot, lease or no lease.
     pub(crate) async fn record_alone(&self, writes: Vec<OwnWrite>) -> Alone {
-        let mut alone = Alone { stand: true, unwritten: vec![] };
+        let mut answers: Vec<Vec<Transition>> = vec![];
         for write in writes {
-            match &write {
-                // What follows from an answer is written with it.
-                OwnWrite::Answer(answer) if matches!(answer.what(), Move::VerifyBySibling { .. }) => {}
-                OwnWrite::Answer(answer) => match self.record_answer(answer).await {
-                    Some(stands) => alone.stand &= stands,
-                    None => alone.unwritten.push(write),
-                },
-                // A read-only answer belongs to its step alone.
-                OwnWrite::ReadOnly(_) => {}
+            // A read-only answer belongs to its step alone.
+            let OwnWrite::Answer(transition) = write else { continue };
+            match answers.last_mut() {
+                // It follows from the answer before it.
+                Some(answer) if matches!(transition.what(), Move::VerifyBySibling { .. }) => {
+                    answer.push(transition);
+                }
+                _ => answers.push(vec![transition]),
+            }
+        }
+        let mut alone = Alone { stand: true, unwritten: vec![] };
+        for answer in answers {
+            match self.record_answer(&answer).await {
+                Some(stands) => alone.stand &= stands,
+                None => alone.unwritten.extend(answer.into_iter().map(OwnWrite::Answer)),
             }
         }
         alone
     }
 
     /// Whether the answer is what is recorded now; none if the database could not be used.
-    async fn record_answer(&self, answer: &Transition) -> Option<bool> {
-        let receipt = answer.receipt();
-        let late = from_unknown(answer);
-        let mut transition = answer;
-        let mut may_be_written = false;
+    async fn record_answer(&self, answer: &[Transition]) -> Option<bool> {
+        let (receipt, to) = answer.first().map(|answer| (answer.receipt(), answer.to()))?;
+        let late: Vec<Transition> = answer.iter().filter_map(from_unknown).collect();
+        let (mut is_late, mut may_be_written) = (false, false);
         for _ in 0..RECORD_TRIES_MAX {
-            match self.store.record_answer(std::slice::from_ref(transition)).await {
+            let transitions = if is_late { &late } else { answer };
+            match self.store.record_answer(transitions).await {
                 Ok(Swap::Moved) => return Some(true),
-                Ok(Swap::Lost { found }) if may_be_written && found == Some(answer.to()) => {
-                    return Some(true);
-                }
-                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if late.is_some() => {
-                    tracing::info!(%receipt, "a late answer");
-                    transition = late.as_ref()?;
+                Ok(Swap::Lost { found }) if may_be_written && found == Some(to) => return Some(true),
+                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if !is_late => {
+                    tracing::info!(%receipt, "an answer is late");
+                    is_late = true;
                 }
                 Ok(Swap::Lost { found }) => {
                     tracing::info!(%receipt, ?found, "an answer came after its receipt was settled");

@@ -51,8 +51,8 @@ impl Store {
             && answer.from() == ReceiptState::Dispatched
             && answer.to() == ReceiptState::Committed;
         if is_plain {
-            // Nothing can be blocked on it, and no other dispatch of its slot be open: whatever blocks a step, or sends
-            // again, moves its dispatched receipts to unknown first.
+            // Nothing can be blocked on it, and no later dispatch of its slot be open: whatever blocks a step, or sends
+            // again, moves its dispatched receipts to unknown first. Of earlier ones its caller knows.
             let mut connection = self.pool().acquire().await?;
             return apply(&mut connection, answer).await;
         }
