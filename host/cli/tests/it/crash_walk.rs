@@ -69,7 +69,7 @@ async fn without_receipts_the_same_walk_sends_twice() -> anyhow::Result<()> {
     let world = World::new("no-receipts").await?;
     let config = world.host(LEASE_MS).with("COUNTERFOIL_UNSAFE_NO_RECEIPTS", &1);
     let mut host = Host::start(&config.clone().crashing_at(Site::AfterLastByte, 1), &world.key).await?;
-    let run = host.start_run("charge-card", &json!({ "order": "o-1", "cents": 500 })).await?;
+    let run = start(&world, &mut host, "charge-card", "o-1").await?.context("it was admitted")?;
     host.wait_until_killed().await?;
     let host = Host::start(&config, &world.key).await?;
     host.wait_for_run(&run, &["succeeded"]).await?;
