@@ -52,36 +52,26 @@ impl Guard {
         Self::ALL.iter().find(|(guard, _)| *guard == self).map_or("", |(_, name)| name)
     }
 
-    /// Parts of statements, and what they become.
-    fn rewrites(self) -> &'static [(&'static str, &'static str)] {
+    /// Parts of statements, and what they become. Those for many at once are met only where there is much to do.
+    fn rewrites(self) -> Vec<Rewrite> {
         match self {
-            Self::Swap => &[
-                (
+            Self::Swap => vec![
+                Rewrite::new(
                     "AND id = $2 AND state = $3 RETURNING guarded",
                     "AND id = $2 AND $3::text IS NOT NULL RETURNING guarded",
                 ),
-                ("AND r.state = 'dispatched' RETURNING r.id", "RETURNING r.id"),
+                Rewrite::new("AND r.state = 'dispatched' RETURNING r.id", "RETURNING r.id"),
+                Rewrite::new("AND r.state = 'dispatched' RETURNING want.n", "RETURNING want.n").if_met(),
             ],
-            Self::Fence => &[
-                // The dispatch, under whatever lease it has.
-                (
-                    "SELECT lease_id FROM open_steps WHERE tenant_id = $1 AND id = $5 AND lease_id = $2 AND vt > now()",
-                    "SELECT $2::uuid AS lease_id FROM open_steps WHERE tenant_id = $1 AND id = $5",
-                ),
-                ("AND id = $2 AND lease_id = $3 AND vt > now()", "AND id = $2 AND $3::uuid IS NOT NULL"),
-                // The ends of an execution.
-                ("AND s.id = $3 AND s.lease_id = $4", "AND s.id = $3 AND $4::uuid IS NOT NULL"),
-                (
-                    "AND id = $2 AND lease_id = $3 FOR UPDATE",
-                    "AND id = $2 AND $3::uuid IS NOT NULL FOR UPDATE",
-                ),
-            ],
-            Self::Journal => &[(
+            Self::Fence => fence(),
+            Self::Journal => vec![Rewrite::new(
                 "SELECT * FROM receipts WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4",
                 "SELECT * FROM receipts WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4 AND false",
             )],
-            Self::StartLookup => &[("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run")],
-            Self::Receipt | Self::Index | Self::Identity | Self::StartKey => &[],
+            Self::StartLookup => {
+                vec![Rewrite::new("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run")]
+            }
+            Self::Receipt | Self::Index | Self::Identity | Self::StartKey => vec![],
         }
     }
 
@@ -115,8 +105,7 @@ impl Guards {
     }
 
     pub(super) fn rewrites(&self) -> Vec<Rewrite> {
-        let parts = self.0.iter().flat_map(|guard| guard.rewrites());
-        parts.map(|(from, to)| Rewrite::new(from, to)).collect()
+        self.0.iter().flat_map(|guard| guard.rewrites()).collect()
     }
 
     pub(super) fn statements(&self) -> impl Iterator<Item = &'static str> {
@@ -126,4 +115,34 @@ impl Guards {
     pub(super) fn environment(&self) -> Option<(String, String)> {
         self.0.contains(&Guard::Receipt).then(|| ("COUNTERFOIL_UNSAFE_NO_RECEIPTS".into(), "1".into()))
     }
+}
+
+fn fence() -> Vec<Rewrite> {
+    vec![
+        // The dispatch, under whatever lease it has.
+        Rewrite::new(
+            "SELECT lease_id FROM open_steps WHERE tenant_id = $1 AND id = $5 AND lease_id = $2 AND vt > now()",
+            "SELECT $2::uuid AS lease_id FROM open_steps WHERE tenant_id = $1 AND id = $5",
+        ),
+        Rewrite::new(
+            "SELECT s.tenant_id, s.id, s.lease_id FROM want
+             JOIN open_steps s ON s.tenant_id = want.tenant_id AND s.id = want.step_id AND s.lease_id = want.lease_id
+             WHERE s.vt > now()",
+            "SELECT s.tenant_id, s.id, want.lease_id FROM want
+             JOIN open_steps s ON s.tenant_id = want.tenant_id AND s.id = want.step_id",
+        )
+        .if_met(),
+        Rewrite::new("AND id = $2 AND lease_id = $3 AND vt > now()", "AND id = $2 AND $3::uuid IS NOT NULL"),
+        // The ends of an execution.
+        Rewrite::new("AND s.id = $3 AND s.lease_id = $4", "AND s.id = $3 AND $4::uuid IS NOT NULL"),
+        Rewrite::new(
+            "AND s.id = want.id AND s.lease_id = want.lease_id WHERE NOT want.is_end",
+            "AND s.id = want.id WHERE NOT want.is_end",
+        )
+        .if_met(),
+        Rewrite::new(
+            "AND id = $2 AND lease_id = $3 FOR UPDATE",
+            "AND id = $2 AND $3::uuid IS NOT NULL FOR UPDATE",
+        ),
+    ]
 }

@@ -79,7 +79,7 @@ impl Proxy {
     /// A rewrite's statement was never met, so that whatever came of it shows nothing.
     pub(super) fn check_rewrites(&self) -> anyhow::Result<()> {
         for rewrite in &self.wires.rewrites {
-            ensure!(rewrite.met() > 0, "no statement held `{}`", rewrite.from());
+            ensure!(rewrite.is_met(), "no statement held `{}`", rewrite.from());
         }
         Ok(())
     }

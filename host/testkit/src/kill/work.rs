@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use crate::host::Caller;
 
 /// The blocks that the workflows run.
-const BLOCKS: [&str; 4] = ["charge-card", "enrich-lead", "place-order", "two-effects"];
+const BLOCKS: [&str; 6] =
+    ["charge-card", "charge-card-verified", "count-order", "enrich-lead", "place-order", "two-effects"];
 
 /// The workflows by name; those with effects of their own kind come once, charges twice.
 pub(super) const WORKFLOWS: &[&str] =
-    &["charge", "charge", "two", "order", "lead", "hook", "once", "twice", "claims"];
+    &["charge", "charge", "two", "order", "lead", "hook", "once", "twice", "claims", "verified", "counted"];
 
 /// How long the workflow `lead` waits in its middle.
 pub(super) const DELAY_MS: i64 = 300;
@@ -55,7 +56,7 @@ fn post(path: &str, safety: &str) -> Value {
     json!({ "http": call, "retry": retry() })
 }
 
-fn workflows() -> [Value; 8] {
+fn workflows() -> [Value; 10] {
     let invariant = |scope: &str| json!([{ "id": "charged-once", "kind": "http", "rule": "effect_at_most_once", "scope": scope }]);
     [
         json!({ "name": "charge", "steps": [{ "charge": block("charge-card") }] }),
@@ -80,6 +81,10 @@ fn workflows() -> [Value; 8] {
         json!({ "name": "twice", "steps": [
             { "charge": block("charge-card") }, { "again": block("charge-card") },
         ], "invariants": invariant("lineage") }),
+        // What is unknown, the block itself can ask for.
+        json!({ "name": "verified", "steps": [{ "charge": block("charge-card-verified") }] }),
+        // Effects on the host's own database, and one on the provider.
+        json!({ "name": "counted", "steps": [{ "count": block("count-order") }, { "charge": block("charge-card") }] }),
         // Steps that have no effect at all beside one that has.
         json!({ "name": "claims", "steps": [
             { "a": { "delay": format!("{PAUSE_MS}ms") } }, { "b": { "delay": format!("{PAUSE_MS}ms") } }, { "charge": block("charge-card") },

@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use super::log::Call;
 use super::request::Request;
 
-/// Status and body of an ordinary answer. Ids carry the call's number, so that a second call shows. `calls` are all so
-/// far, this one included.
-pub(super) fn answer(seq: u64, request: &Request, calls: &[Call]) -> (u16, Value) {
+/// Status and body of an ordinary answer. Ids carry the call's number, so that a second call shows. `charged` is the number
+/// of the call that made the charge under a key.
+pub(super) fn answer(seq: u64, request: &Request, charged: impl FnOnce(&str) -> Option<u64>) -> (u16, Value) {
     match (request.method.as_str(), request.path.as_str()) {
         ("POST", "/charges") => (201, charge(seq)),
         ("POST", "/reservations") => (201, json!({ "id": format!("res_{seq}") })),
         ("GET", "/charges") => match request.query.strip_prefix("key=") {
-            Some(key) => match calls.iter().find(|call| is_charge(call, key)) {
-                Some(call) => (200, charge(call.seq)),
+            Some(key) => match charged(key) {
+                Some(seq) => (200, charge(seq)),
                 None => (404, json!({ "error": "no charge was made under this key" })),
             },
             None => (200, json!({ "call": seq })),
@@ -31,7 +31,9 @@ fn charge(seq: u64) -> Value {
 }
 
 /// Whether a call made a charge under this key, whatever became of its answer.
-fn is_charge(call: &Call, key: &str) -> bool {
-    let is_refusal = call.act.status.is_some_and(|status| status >= 400);
-    call.method == "POST" && call.path == "/charges" && call.idempotency_key() == Some(key) && !is_refusal
+pub(super) fn is_charge(call: &Call, key: &str) -> bool {
+    call.method == "POST"
+        && call.path == "/charges"
+        && call.idempotency_key() == Some(key)
+        && call.took_place()
 }

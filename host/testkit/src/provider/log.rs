@@ -117,6 +117,11 @@ impl CallLog {
         self.lock().calls.iter().filter(|call| wanted(call)).cloned().collect()
     }
 
+    /// The number of the first call that is wanted.
+    pub(super) fn find(&self, wanted: impl Fn(&Call) -> bool) -> Option<u64> {
+        self.lock().calls.iter().find(|call| wanted(call)).map(|call| call.seq)
+    }
+
     pub(super) fn count(&self) -> usize {
         self.lock().calls.len()
     }

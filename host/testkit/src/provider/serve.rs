@@ -124,7 +124,8 @@ async fn perform(
     if act.endless_headers {
         return endless_headers(stream).await;
     }
-    let (status, body) = demo::answer(seq, request, &state.log.calls());
+    let charged = |key: &str| state.log.find(|call| demo::is_charge(call, key));
+    let (status, body) = demo::answer(seq, request, charged);
     let status = act.status.unwrap_or(status);
     let body = match (&act.body, act.body_bytes) {
         (Some(body), _) => body.clone().into_bytes(),

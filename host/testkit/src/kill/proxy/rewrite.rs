@@ -8,21 +8,27 @@ pub(in crate::kill) struct Rewrite {
     from: &'static str,
     to: &'static str,
     met: AtomicU64,
+    must_be_met: bool,
 }
 
 impl Rewrite {
     /// Replaces `from` by `to`.
     pub(in crate::kill) fn new(from: &'static str, to: &'static str) -> Self {
-        Self { from, to, met: AtomicU64::new(0) }
+        Self { from, to, met: AtomicU64::new(0), must_be_met: true }
+    }
+
+    /// The same; that no statement holds `from` is no error.
+    pub(in crate::kill) fn if_met(self) -> Self {
+        Self { must_be_met: false, ..self }
     }
 
     pub(super) fn from(&self) -> &'static str {
         self.from
     }
 
-    /// Statements that held it.
-    pub(super) fn met(&self) -> u64 {
-        self.met.load(Ordering::Relaxed)
+    /// Whether it has been met as it must be.
+    pub(super) fn is_met(&self) -> bool {
+        !self.must_be_met || self.met.load(Ordering::Relaxed) > 0
     }
 
     /// The statement without its guard; `None` if it does not hold it.
@@ -72,6 +78,7 @@ mod tests {
         for other in ["", "id = $2 ANDstate = $3", "id = $2 AND state = $", "id = $1 AND state = $3"] {
             assert_eq!(rewrite.apply(other), None, "{other}");
         }
-        assert_eq!(rewrite.met(), 1);
+        assert!(rewrite.is_met());
+        assert!(!Rewrite::new("a", "b").is_met() && Rewrite::new("a", "b").if_met().is_met());
     }
 }
