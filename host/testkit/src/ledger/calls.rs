@@ -137,7 +137,10 @@ impl Slot<'_> {
             let fits = match receipt.state.as_str() {
                 "committed" | "verified" | "compensated" => called > 0,
                 "abandoned" => called == recorded || self.is_idempotent() && called.min(1) == recorded.min(1),
-                "rejected" => self.calls.iter().any(|call| !call.took_place()),
+                // Refused; or never sent, by a host that learned of it late.
+                "rejected" => {
+                    self.calls.iter().any(|call| !call.took_place()) || self.calls.len() < self.receipts.len()
+                }
                 _ => receipt.is_open(),
             };
             let has_reason = receipt.reason.as_deref().is_some_and(|reason| !reason.is_empty());
