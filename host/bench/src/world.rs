@@ -3,21 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
-use counterfoil_domain::id::{KeyId, TenantId};
-use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
+use anyhow::ensure;
 use counterfoil_domain::ports::NoFaults;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher};
-use counterfoil_store::key::KeyRow;
 use counterfoil_store::{Store, StoreConfig};
 use counterfoil_testkit::host::{Host, HostConfig};
 use counterfoil_testkit::postgres::PgPool;
 use counterfoil_testkit::provider::Provider;
+use counterfoil_testkit::tenant::{PEPPER, create_tenant};
 use serde_json::json;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use uuid::Uuid;
 
-const PEPPER: [u8; 32] = [7; 32];
 /// As long as a host has by default.
 const LEASE_MS: u64 = 15_000;
 
@@ -44,7 +40,7 @@ impl World {
         let store =
             Store::connect(StoreConfig { url: url.clone(), connections_max: 2 }, Arc::new(NoFaults)).await?;
         store.migrate().await?;
-        let key = tenant(&store).await?;
+        let (_, key) = create_tenant(&store, "bench").await?;
         store.close().await;
         let pool = PgPoolOptions::new().max_connections(2).connect(&url).await?;
         Ok(Self { cluster, directory, binary, guests, key, pool })
@@ -88,24 +84,4 @@ impl World {
     pub(crate) fn server(&self) -> PgConnectOptions {
         self.cluster.connect_options()
     }
-}
-
-async fn tenant(store: &Store) -> anyhow::Result<String> {
-    let tenant = TenantId(Uuid::now_v7());
-    store.create_tenant(tenant, "bench").await?;
-    let mut random = [0; KEY_RANDOM_BYTES_LEN];
-    random[..16].copy_from_slice(tenant.0.as_bytes());
-    let key = ApiKey::from_random(random);
-    let row = KeyRow {
-        tenant,
-        id: KeyId(Uuid::now_v7()),
-        prefix: key.prefix().into(),
-        hash: key.hash(&Pepper::new(PEPPER)),
-        scope: Scope::Admin.name().into(),
-        label: "bench".into(),
-        created_at: chrono::Utc::now(),
-        revoked_at: None,
-    };
-    store.create_key(&row).await.context("making a key")?;
-    Ok(key.to_string())
 }
