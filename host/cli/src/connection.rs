@@ -2,13 +2,14 @@
 
 use clap::Subcommand;
 use counterfoil_domain::workflow::Duration;
+use counterfoil_effects::secrets::HIDDEN_BYTES_MIN;
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::api::{Api, Body};
 use crate::args::Global;
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::input::{SecretSource, Text};
 use crate::output::{Column, Output};
 
@@ -118,7 +119,17 @@ impl Set {
         let mut secrets: Map<String, Value> =
             self.removed.iter().map(|name| (name.clone(), Value::Null)).collect();
         for secret in &self.secrets {
-            secrets.insert(secret.name.clone(), json!(secret.read()?.expose_secret()));
+            let text = secret.read()?;
+            if text.expose_secret().len() < HIDDEN_BYTES_MIN {
+                anstream::eprintln!(
+                    "`{}` is shorter than {HIDDEN_BYTES_MIN} bytes: where the receiver repeats it in an answer, it is not hidden",
+                    secret.name
+                );
+            }
+            if secrets.insert(secret.name.clone(), json!(text.expose_secret())).is_some() {
+                let what = format!("the secret `{}` is named twice", secret.name);
+                return Err(Failure::new(Exit::Usage, what).into());
+            }
         }
         body["secrets"] = Value::Object(secrets);
         Ok(body)

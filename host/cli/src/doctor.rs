@@ -1,11 +1,13 @@
 //! `counterfoil doctor`: looks at everything a host needs, and stops at nothing.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use chrono::Utc;
 use counterfoil_effects::secrets::{KeyFileError, KeyRing};
 use counterfoil_sandbox::pooled_slots_max;
+use counterfoil_store::Store;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
 use serde::Serialize;
 use serde_json::json;
@@ -17,6 +19,7 @@ use crate::database::Database;
 use crate::exit::Exit;
 use crate::output::{Column, Output, table};
 use crate::progress::Progress;
+use crate::secret;
 
 /// Lease times are the database's, but ids and certificates are judged by this machine's clock.
 const SKEW_MS_MAX: i64 = 2_000;
@@ -49,7 +52,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
     if checks.is_empty() {
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
-    checks.push(secret(config));
+    checks.push(pepper(config));
     checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
     checks.push(directory("compiled blocks", &config.data.blocks_dir()));
@@ -91,7 +94,7 @@ fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
     Check { subject, state: State::Fault, detail: detail.into() }
 }
 
-fn secret(config: &Config) -> Check {
+fn pepper(config: &Config) -> Check {
     match &config.secrets.pepper {
         Some(_) => fine("pepper", "there is one"),
         None => {
@@ -103,6 +106,15 @@ fn secret(config: &Config) -> Check {
 fn secret_keys(config: &Config) -> Check {
     const SUBJECT: &str = "secret keys";
     match KeyRing::read(&config.secrets.keys_file) {
+        Ok(ring) if is_open_to_others(&config.secrets.keys_file) => note(
+            SUBJECT,
+            format!(
+                "{}, the first is {}; other users of this machine can read {}: chmod 600",
+                ring.ids().count(),
+                ring.first_id(),
+                config.secrets.keys_file.display()
+            ),
+        ),
         Ok(ring) => fine(SUBJECT, format!("{}, the first is {}", ring.ids().count(), ring.first_id())),
         Err(KeyFileError::Missing(file)) => note(
             SUBJECT,
@@ -113,6 +125,10 @@ fn secret_keys(config: &Config) -> Check {
         ),
         Err(error) => fault(SUBJECT, format!("{:#}", anyhow::Error::from(error))),
     }
+}
+
+fn is_open_to_others(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
 
 /// Whether files can be made in `dir`, or in the first directory above it that is there.
@@ -173,9 +189,29 @@ async fn connected(config: &Config) -> anyhow::Result<Vec<Check>> {
         Ok(false) => fault("tables", "not up to date: counterfoil migrate"),
         Err(error) => fault("tables", format!("{:#}", anyhow::Error::from(error))),
     });
+    checks.extend(sealed_secrets(config, &store).await);
     drop(store);
     database.close().await?;
     Ok(checks)
+}
+
+/// Whether the secrets in the database open with the keys of this host. A damaged file is told of elsewhere.
+async fn sealed_secrets(config: &Config, store: &Store) -> Option<Check> {
+    const SUBJECT: &str = "sealed secrets";
+    let file = &config.secrets.keys_file;
+    let missing = secret::missing_keys(file, store).await.ok()?;
+    Some(if missing.keys.is_empty() {
+        fine(SUBJECT, "the keys to all of them are here")
+    } else {
+        let keys = missing.keys.join(", ");
+        fault(
+            SUBJECT,
+            format!(
+                "some are sealed with {keys}, not in {}: copy it from another host of this database",
+                file.display()
+            ),
+        )
+    })
 }
 
 /// No host has run here yet: whether its own Postgres would start is shown by starting one.

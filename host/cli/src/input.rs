@@ -52,12 +52,22 @@ impl Text {
     /// The JSON that it is.
     pub(crate) fn json(&self) -> anyhow::Result<Value> {
         let (text, name) = self.read()?;
-        serde_json::from_str(&text).map_err(|error| {
-            Failure::new(Exit::Usage, format!("{name} is not JSON: {error}"))
-                .details((text.len() <= 200).then(|| text.trim_end().to_owned()))
-                .into()
-        })
+        parse(&text, name)
     }
+
+    /// The JSON that it is; `None` if it is blank.
+    pub(crate) fn json_unless_blank(&self) -> anyhow::Result<Option<Value>> {
+        let (text, name) = self.read()?;
+        if text.trim().is_empty() { Ok(None) } else { parse(&text, name).map(Some) }
+    }
+}
+
+fn parse(text: &str, name: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new(Exit::Usage, format!("{name} is not JSON: {error}"))
+            .details((text.len() <= 200).then(|| text.trim_end().to_owned()))
+            .into()
+    })
 }
 
 /// A secret, and where it is read from: what stands on the command line, every user of the machine can read.

@@ -46,7 +46,7 @@ pub(crate) struct Resolve {
     /// The answer's status, which the block is handed (for committed and verified) [default with --body: 200].
     #[arg(long)]
     status: Option<u16>,
-    /// The answer's body, as JSON.
+    /// The answer's body, as JSON; an empty text for none.
     #[arg(long, value_name = "JSON|@FILE|-")]
     body: Option<Text>,
     /// The receiver's own name for what it did.
@@ -145,7 +145,12 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             let answer = api.post(&["effects", &resolve.id, "resolve"], Body::json(&body)).await?;
             output.show(&answer, || resolved(&resolve.id, &answer))?;
             if let (false, Some(run)) = (resolve.dry_run, answer["run"].as_str()) {
-                let verb = if answer["resumed"] == json!(true) { "watch" } else { "resume" };
+                let verb = match (&answer["resumed"], resolve.no_resume) {
+                    (Value::Bool(true), _) => "watch",
+                    (_, true) => "resume",
+                    // Its run has ended.
+                    (_, false) => "show",
+                };
                 anstream::eprintln!("next: counterfoil run {verb} {run}");
             }
         }
@@ -169,7 +174,10 @@ impl Resolve {
         if given {
             answer = json!({ "status": self.status.unwrap_or(200) });
             if let Some(body) = &self.body {
-                answer["json"] = body.json()?;
+                match body.json_unless_blank()? {
+                    Some(body) => answer["json"] = body,
+                    None => answer["body"] = json!(""),
+                }
             }
         }
         Ok(json!({

@@ -71,29 +71,57 @@ pub(crate) fn add_key(file: &Path) -> anyhow::Result<KeyRing> {
     Ok(ring)
 }
 
+/// Keys that secrets are sealed with, and `file` does not hold.
+///
+/// # Errors
+/// The file is damaged, or the database cannot be asked.
+pub(crate) async fn missing_keys(file: &Path, store: &Store) -> anyhow::Result<Missing> {
+    let ring = match KeyRing::read(file) {
+        Ok(ring) => Some(ring),
+        Err(KeyFileError::Missing(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    // Tables of the version before have no secrets.
+    let needed = if store.is_migrated().await? { store.secret_key_ids().await? } else { vec![] };
+    let is_held = |id: &String| ring.as_ref().is_some_and(|ring| ring.ids().any(|held| held == id));
+    let (held, missing): (Vec<_>, Vec<_>) = needed.into_iter().partition(is_held);
+    Ok(Missing { keys: missing, opens_some: !held.is_empty() })
+}
+
+/// What a key file lacks.
+pub(crate) struct Missing {
+    /// Ids of keys.
+    pub(crate) keys: Vec<String>,
+    /// It holds others that secrets are sealed with.
+    opens_some: bool,
+}
+
 /// A host whose tenants have secrets needs the keys to them.
 ///
 /// # Errors
-/// It has none, or the file is damaged.
+/// It has none of them, or the file is damaged.
 pub(crate) async fn check_keys(file: &Path, store: &Store) -> anyhow::Result<()> {
-    match KeyRing::read(file) {
-        Ok(_) => Ok(()),
-        Err(error @ KeyFileError::Missing(_)) => {
-            // Tables of the version before have no secrets.
-            if !store.is_migrated().await? || !store.has_secrets().await? {
-                return Ok(());
-            }
-            let what = format!("{error}, and connections have secrets that are sealed with its keys");
-            Err(Failure::new(Exit::Usage, what)
-                .details([
-                    "copy the file from another host of this database, or from where it is kept".to_owned(),
-                    "if it is lost, make a new one and set every connection's secrets again".to_owned(),
-                ])
-                .next("counterfoil secret add-key")
-                .into())
-        }
-        Err(error) => Err(error.into()),
+    let missing = missing_keys(file, store).await?;
+    if missing.keys.is_empty() {
+        return Ok(());
     }
+    let keys = missing.keys.join(", ");
+    if missing.opens_some {
+        tracing::warn!(
+            file = %file.display(),
+            keys,
+            "secrets are sealed with keys that the key file does not hold: calls that need them will fail"
+        );
+        return Ok(());
+    }
+    let what = format!("connections have secrets that are sealed with {keys}, not in {}", file.display());
+    Err(Failure::new(Exit::Usage, what)
+        .details([
+            "copy the file from another host of this database, or from where it is kept".to_owned(),
+            "if it is lost, make a new one and set every connection's secrets again".to_owned(),
+        ])
+        .next("counterfoil secret add-key")
+        .into())
 }
 
 async fn rotate(config: &Config, output: Output) -> anyhow::Result<Exit> {

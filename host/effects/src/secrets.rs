@@ -20,8 +20,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 pub use self::ring::{KeyFileError, KeyRing};
 
 const NONCE_BYTES: usize = 24;
-/// A shorter secret is found by chance in answers that do not hold it.
-const HIDDEN_BYTES_MIN: usize = 8;
+/// What is shorter is not hidden where a receiver repeats it: it is found by chance in answers that do not hold it.
+pub const HIDDEN_BYTES_MIN: usize = 8;
 
 /// Seals and opens with the keys of one file. Clones share what was read of it.
 #[derive(Clone)]

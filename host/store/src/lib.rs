@@ -16,7 +16,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::ports::Faults;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgPool};
+use sqlx::{ConnectOptions, Connection as _, PgPool};
 
 pub mod admission;
 pub mod audit;
@@ -60,6 +60,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest that a caller waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that was idle for longer is tried before it is handed out.
+const IDLE_UNTESTED_MAX: Duration = Duration::from_secs(1);
 /// Claims are one statement at a time; the second is for a neighbour in the same process.
 const CLAIM_CONNECTIONS_MAX: u32 = 2;
 /// Lists are for people, and must not take the connections that work needs.
@@ -117,12 +119,21 @@ impl Store {
         // that it sees for smaller than one that it does not.
         let planned = limited.clone().options([("plan_cache_mode", "force_generic_plan")]);
         let claims = planned.clone().options([("synchronous_commit", "off")]);
-        // A connection is looked at when it comes back; to look again when it goes out doubles the cost of a statement.
+        // A connection is looked at when it comes back; to look again each time it goes out doubles the cost of a
+        // statement. One that has been idle may have been ended by the other side meanwhile.
         let pool = |connections_max| {
             PgPoolOptions::new()
                 .max_connections(connections_max)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
                 .test_before_acquire(false)
+                .before_acquire(|connection, idle| {
+                    Box::pin(async move {
+                        if idle.idle_for > IDLE_UNTESTED_MAX {
+                            connection.ping().await?;
+                        }
+                        Ok(true)
+                    })
+                })
         };
         let pool_of_writers = pool(config.connections_max).connect_with(planned).await?;
         let inner = Inner {

@@ -278,7 +278,7 @@ fn host_config(options: &Options, directory: &Path, proxy: &Proxy) -> HostConfig
         setting("ENGINE__IN_FLIGHT_MAX", &6),
         setting("ENGINE__POLL_MS", &200),
         setting("ENGINE__DRAIN_MS", &2_000),
-        setting("DATABASE__CONNECTIONS_MAX", &4),
+        setting("DATABASE__CONNECTIONS_MAX", &2),
     ];
     environment.extend(options.guards.environment());
     HostConfig {

@@ -12,7 +12,7 @@ use crate::api::Api;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::timeline::{Timeline, mark};
+use crate::timeline::{Effect, Timeline, mark};
 
 /// Between two looks: short against a person's patience, long against the cost of one.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(300);
@@ -44,7 +44,7 @@ pub(super) async fn watch(
         let exit = match timeline.run.state.as_str() {
             "succeeded" => Exit::Ok,
             "failed" | "cancelled" => Exit::RunFailed,
-            "blocked" => Exit::NeedsPerson,
+            "blocked" if !is_for_verifiers(api, &timeline).await? => Exit::NeedsPerson,
             _ if deadline.is_some_and(|deadline| Instant::now() >= deadline) => Exit::TimedOut,
             _ => continue,
         };
@@ -65,12 +65,30 @@ async fn look(api: &Api, id: &str) -> anyhow::Result<(Value, Timeline)> {
     Ok((value, timeline))
 }
 
+/// Whether the blocks themselves will be asked, or are being asked, about everything that is unknown, before a person is.
+async fn is_for_verifiers(api: &Api, timeline: &Timeline) -> anyhow::Result<bool> {
+    let mut unknown = unknown(timeline).peekable();
+    let is_any = unknown.peek().is_some();
+    for effect in unknown {
+        let effect = api.get(&["effects", &effect.id], &[]).await?;
+        let asked = &effect["verification"];
+        // One that has been settled meanwhile is nobody's turn any more.
+        let is_open = effect["state"] == "unknown";
+        if is_open && asked["next_at"].is_null() && asked["being_asked"] != true {
+            return Ok(false);
+        }
+    }
+    Ok(is_any)
+}
+
+fn unknown(timeline: &Timeline) -> impl Iterator<Item = &Effect> {
+    timeline.entries.iter().flat_map(|entry| &entry.effects).filter(|effect| effect.state == "unknown")
+}
+
 /// The page, and what a person can do where one is needed.
 fn advise(api: &Api, timeline: &Timeline) {
-    let Timeline { run, entries, .. } = timeline;
-    anstream::eprintln!("page: {}", api.page(&format!("/runs/{}", run.id)));
-    let effects = entries.iter().flat_map(|entry| &entry.effects);
-    for effect in effects.filter(|effect| effect.state == "unknown") {
+    anstream::eprintln!("page: {}", api.page(&format!("/runs/{}", timeline.run.id)));
+    for effect in unknown(timeline) {
         anstream::eprintln!("nobody knows whether {} took place; find out, then say so:", effect.id);
         anstream::eprintln!("next: counterfoil effect show {}", effect.id);
     }

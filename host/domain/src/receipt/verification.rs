@@ -152,6 +152,9 @@ pub fn conclude(
         (_, Some(Stop::Database { message })) | (VerifyEnd::Unavailable { message }, _) => {
             Err(Again::hand_back(message))
         }
+        (_, Some(Stop::NoRoom { .. })) => {
+            Err(Again::in_vain(asked, "the rate of its connection had no room for it soon enough"))
+        }
         (_, Some(stop)) => Err(Again::in_vain(asked, format!("the host stopped it: {stop:?}"))),
         (VerifyEnd::Stopped, None) => Err(Again::in_vain(asked, "the host stopped it")),
         (VerifyEnd::Trapped { message, .. }, None) => {

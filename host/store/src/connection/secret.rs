@@ -75,12 +75,12 @@ pub(super) async fn change_secrets(
 }
 
 impl Store {
-    /// Whether any connection of any tenant has a secret.
-    pub async fn has_secrets(&self) -> Result<bool, StoreError> {
-        let found = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM connection_secrets) AS "found!""#)
-            .fetch_one(self.pool())
+    /// The ids of all keys that secrets of any tenant are sealed with.
+    pub async fn secret_key_ids(&self) -> Result<Vec<String>, StoreError> {
+        let ids = sqlx::query_scalar!("SELECT DISTINCT key_id FROM connection_secrets ORDER BY key_id")
+            .fetch_all(self.pool())
             .await?;
-        Ok(found)
+        Ok(ids)
     }
 
     /// Secrets of any tenant that are sealed with another key than `key`, at most `limit`, in order of their places and

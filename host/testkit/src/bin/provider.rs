@@ -7,6 +7,8 @@ use std::io::Write as _;
 use anyhow::{Context as _, bail};
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
 
+const USAGE: &str = "usage: counterfoil-provider [--port N] [--log PATH]";
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let provider = Provider::start(config(std::env::args().skip(1))?).await?;
@@ -19,11 +21,14 @@ async fn main() -> anyhow::Result<()> {
 fn config(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<ProviderConfig> {
     let mut config = ProviderConfig::default();
     while let Some(name) = arguments.next() {
+        if name == "--help" {
+            bail!(USAGE);
+        }
         let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
             "--port" => config.port = value.parse().context("--port takes a number")?,
             "--log" => config.log_path = Some(value.into()),
-            _ => bail!("usage: counterfoil-provider [--port N] [--log PATH]"),
+            _ => bail!(USAGE),
         }
     }
     Ok(config)

@@ -67,7 +67,7 @@ async fn a_resolution_is_refused_for_its_first_fault_and_changes_nothing() {
     let world = World::new().await;
     world.set_up().await;
     let (_, receipt) = world.blocked().await;
-    let answer = json!({ "status": 200 });
+    let answer = json!({ "status": 200, "body": "" });
     let large = "x".repeat((1 << 20) + 1);
     for (body, status, told) in [
         (json!({ "outcome": "abandoned", "evidence": "nothing there" }), 409, "too_early"),
@@ -77,6 +77,7 @@ async fn a_resolution_is_refused_for_its_first_fault_and_changes_nothing() {
         (json!({ "outcome": "verified", "answer": answer }), 400, ""),
         (json!({ "outcome": "verified", "evidence": "seen" }), 400, "/answer"),
         (json!({ "outcome": "abandoned", "evidence": "seen", "answer": answer }), 400, "/answer"),
+        (json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200 } }), 400, "/answer"),
         (
             json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 99 } }),
             400,
@@ -117,8 +118,7 @@ async fn a_person_may_resolve_now_and_resume_later() {
     let world = World::new().await;
     world.set_up().await;
     let (run, receipt) = world.blocked().await;
-    let body =
-        json!({ "outcome": "committed", "evidence": "seen", "answer": { "status": 200 }, "resume": false });
+    let body = json!({ "outcome": "committed", "evidence": "seen", "answer": { "status": 200, "body": "" }, "resume": false });
     assert_eq!(world.call("POST", &path(receipt.id), body).await.with(200)["resumed"], false);
     assert_eq!(world.get(&format!("/v1/runs/{run}")).await.with(200)["state"], "blocked");
     let resumed = world.call("POST", &format!("/v1/runs/{run}/resume"), Value::Null).await.with(200);
@@ -156,7 +156,7 @@ async fn a_resolution_after_the_run_has_ended_changes_the_record_alone() {
     let after = browser.submit(&page, &format!("{page}/resolve"), &fields).await.text;
     assert!(!after.contains(GOES_ON) && after.contains(CONSEQUENCE), "{after}");
     for dry_run in [true, false] {
-        let body = json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200 }, "dry_run": dry_run });
+        let body = json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200, "body": "" }, "dry_run": dry_run });
         let resolved = world.call("POST", &path(receipt.id), body).await.with(200);
         let told = (&resolved["consequence"], &resolved["resumed"], &resolved["dry_run"]);
         assert_eq!(told, (&json!(CONSEQUENCE), &json!(false), &json!(dry_run)));

@@ -107,8 +107,7 @@ async fn a_cancelled_run_ends_and_what_it_sent_can_still_be_resolved() {
     assert_eq!(cancelled["state"], "cancelled");
     let again = world.call("POST", &format!("{path}/cancel"), Value::Null).await.with(409);
     assert_eq!(again["code"], "conflict");
-    let body =
-        json!({ "outcome": "verified", "evidence": "seen in their books", "answer": { "status": 200 } });
+    let body = json!({ "outcome": "verified", "evidence": "seen in their books", "answer": { "status": 200, "body": "" } });
     let resolved = world.call("POST", &format!("/v1/effects/{}/resolve", receipt.id), body).await.with(200);
     assert_eq!((&resolved["to"], &resolved["resumed"]), (&json!("verified"), &json!(false)));
     let audit = &world.get(&format!("{path}/timeline")).await.with(200)["audit"];

@@ -21,7 +21,8 @@ fn seen(answer: &Answer) -> (u16, String, Value) {
 fn body(method: &str, path: &str) -> String {
     match (method, path) {
         ("POST", "/v1/effects/{id}/resolve") => {
-            json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200 } }).to_string()
+            json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200, "body": "" } })
+                .to_string()
         }
         _ => String::new(),
     }

@@ -16,6 +16,9 @@ use crate::auth::Principal;
 use crate::problem::Problem;
 use crate::state::App;
 
+/// Statuses of an answer that never has a body (RFC 9110).
+const BODILESS: [u16; 3] = [204, 205, 304];
+
 /// What somebody says of an unknown effect.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -52,7 +55,7 @@ pub(crate) struct AnswerGiven {
     /// Pairs of name and value.
     #[serde(default)]
     pub(crate) headers: Vec<(String, String)>,
-    /// The body as text; or `json`.
+    /// The body as text, which may be empty; or `json`. One of them is required, unless the status has no body.
     pub(crate) body: Option<String>,
     /// The body as JSON, whose content type is then added.
     pub(crate) json: Option<Value>,
@@ -153,7 +156,13 @@ fn recorded(answer: AnswerGiven) -> Result<Recorded, Problem> {
             }
             value.to_string()
         }
-        (None, None) => String::new(),
+        (None, None) if BODILESS.contains(&status) => String::new(),
+        (None, None) => {
+            return Err(Problem::bad_field(
+                "/answer",
+                "the block is handed this answer: give its body as `body` or as `json`; `\"body\": \"\"` says that it has none",
+            ));
+        }
     };
     Ok(Recorded::Answer(Answer::Http(HttpResponse {
         status,
