@@ -33,12 +33,19 @@ mod timeline;
 mod wire;
 mod workflow;
 
+use counterfoil_sandbox::compile;
+use counterfoil_store::cluster::reexec;
+
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == counterfoil_store::cluster::reexec::COMMAND) {
-        return exit::report(&counterfoil_store::cluster::reexec::main(arguments).into()).into();
+    match arguments.next() {
+        Some(first) if first == reexec::COMMAND => {
+            return exit::report(&reexec::main(arguments).into()).into();
+        }
+        Some(first) if first == compile::COMMAND => return compile::main(arguments),
+        _ => {}
     }
     let cli = args::Cli::parse();
     let runtime = match tokio::runtime::Runtime::new() {

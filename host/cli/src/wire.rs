@@ -13,6 +13,7 @@ use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
+use counterfoil_sandbox::compile;
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
 use counterfoil_store::Store;
 use counterfoil_web::{LoginLinks, WebState};
@@ -109,6 +110,8 @@ impl Host {
             allocation: Allocation::Pooled,
             slots: config.engine.in_flight_max,
             limits: StepLimits::DEFAULT,
+            compiler: compile::Program::this()?,
+            compile_budget: compile::Budget::DEFAULT,
         };
         let sandbox = Arc::new(Sandbox::new(sandbox, Arc::clone(&guard) as _)?);
         let id = HostId(Uuid::now_v7());

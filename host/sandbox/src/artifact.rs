@@ -21,7 +21,7 @@ const MARK_TAG: &[u8] = b"counterfoil-artifact-v1\0";
 
 /// What compiled code depends on besides the component: the runtime's version, the processor, the settings.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EngineId([u8; 32]);
+pub(crate) struct EngineId(pub(crate) [u8; 32]);
 
 impl EngineId {
     pub(crate) fn of(engine: &Engine) -> Self {
@@ -55,7 +55,7 @@ impl Hasher for Sha256Hasher {
 pub(crate) struct Artifact(Vec<u8>);
 
 impl Artifact {
-    /// What the compiler of this process, or its child, has just handed over.
+    /// What the compiler, a child of this process, has just handed over.
     pub(crate) fn compiled(code: Vec<u8>) -> Self {
         Self(code)
     }

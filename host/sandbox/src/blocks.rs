@@ -68,6 +68,9 @@ pub(crate) enum NotReady {
     /// No host will ever run it.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// Compiling it takes more than this host, as busy as it is, gives to it.
+    #[error(transparent)]
+    TooCostly(Refused),
     /// This host cannot now.
     #[error("{0}")]
     Unavailable(String),
@@ -80,6 +83,9 @@ impl From<CompileError> for NotReady {
     fn from(error: CompileError) -> Self {
         match error {
             CompileError::Invalid(_) => refused(Code::ComponentInvalid, error.to_string()).into(),
+            CompileError::OverBudget(_) => {
+                Self::TooCostly(refused(Code::CompileBudgetExceeded, error.to_string()))
+            }
             CompileError::Failed(_) => Self::Unavailable(error.to_string()),
         }
     }
@@ -236,17 +242,20 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::compile::InProcess;
+    use crate::compile::{Effort, machine_code};
     use crate::engine::{Allocation, engine};
 
     /// Counts what it compiles.
-    struct Counting(InProcess, AtomicUsize);
+    struct Counting(AtomicUsize);
 
     #[async_trait]
     impl Compiler for Counting {
         async fn compile(&self, component: Arc<[u8]>) -> Result<Vec<u8>, CompileError> {
-            self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.compile(component).await
+            self.0.fetch_add(1, Ordering::Relaxed);
+            // Lets the others come.
+            tokio::task::yield_now().await;
+            machine_code(&component, Effort::Optimised)
+                .map_err(|error| CompileError::Invalid(error.to_string()))
         }
     }
 
@@ -266,7 +275,7 @@ mod tests {
         let cache = tempfile::tempdir().expect("a directory");
         let limits = StepLimits::DEFAULT;
         let engine = engine(Allocation::OnDemand, 1, &limits).expect("an engine");
-        let compiler = Arc::new(Counting(InProcess::new(&engine), AtomicUsize::new(0)));
+        let compiler = Arc::new(Counting(AtomicUsize::new(0)));
         let blocks = Blocks::new(&engine, Arc::clone(&compiler) as Arc<dyn Compiler>, cache.path(), limits)
             .expect("opens");
         let prepare = || blocks.prepare(digest, Arc::clone(&component));
@@ -277,6 +286,6 @@ mod tests {
         for prepared in [first, second, third, prepare().await, blocks.find(digest).await] {
             assert!(prepared.is_ok());
         }
-        assert_eq!(compiler.1.load(Ordering::Relaxed), 1);
+        assert_eq!(compiler.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -1,11 +1,23 @@
-//! From a component's bytes to machine code.
+//! From a component's bytes to machine code, in a process of its own.
+//!
+//! A compiler takes whatever a stranger sends, and needs seconds and gigabytes for what is small. So it works in a child
+//! of this process, which has nothing but two pipes and may not use more than its [`Budget`].
+
+mod child;
+mod confine;
+mod parent;
+mod request;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
-use tokio::sync::Semaphore;
 use wasmtime::Engine;
+
+pub use self::child::main;
+pub(crate) use self::parent::ChildCompiler;
+pub use self::request::{Budget, COMMAND, Program};
+
+use crate::engine::compiling_engine;
 
 /// Why there is no machine code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,44 +25,33 @@ pub(crate) enum CompileError {
     /// The validator refuses the component.
     #[error("the component is not valid: {0}")]
     Invalid(String),
-    /// The compiler itself failed.
-    #[error("the compiler failed: {0}")]
+    /// The compiler did not come to an end within its budget.
+    #[error("compiling it takes more than it may: {0}")]
+    OverBudget(String),
+    /// This host cannot compile anything now.
+    #[error("the compiler cannot be used: {0}")]
     Failed(String),
 }
 
-/// Compiles what the scan has let through. Bytes in, bytes out: whoever does it may be another process.
+/// Compiles what the scan has let through.
 #[async_trait]
 pub(crate) trait Compiler: Send + Sync {
+    /// Whoever goes away before the answer has asked for nothing.
     async fn compile(&self, component: Arc<[u8]>) -> Result<Vec<u8>, CompileError>;
 }
 
-/// Components compiled at once: each may take a core for seconds and half a gigabyte.
-const COMPILATIONS_MAX: usize = 1;
-
-/// Compiles on a thread of this process. Whoever asked may go away: what has begun is compiled to its end.
-pub(crate) struct InProcess {
-    engine: Engine,
-    permits: Arc<Semaphore>,
+/// How much the compiler does for the speed of what it makes. What it means is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    Optimised,
+    Unoptimised,
 }
 
-impl InProcess {
-    pub(crate) fn new(engine: &Engine) -> Self {
-        Self { engine: engine.clone(), permits: Arc::new(Semaphore::new(COMPILATIONS_MAX)) }
-    }
-}
-
-#[async_trait]
-impl Compiler for InProcess {
-    async fn compile(&self, component: Arc<[u8]>) -> Result<Vec<u8>, CompileError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|closed| CompileError::Failed(closed.to_string()))?;
-        let engine = self.engine.clone();
-        let compiling = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            engine.precompile_component(&component)
-        });
-        let compiled = compiling.await.map_err(|panic| CompileError::Failed(panic.to_string()))?;
-        compiled
-            .map_err(|error| CompileError::Invalid(bounded_text(&format!("{error:#}"), ERROR_TEXT_BYTES_MAX)))
-    }
+/// Makes machine code on this thread.
+///
+/// # Errors
+/// What the validator has against the component.
+pub(crate) fn machine_code(component: &[u8], effort: Effort) -> wasmtime::Result<Vec<u8>> {
+    let engine: Engine = compiling_engine(effort)?;
+    engine.precompile_component(component)
 }

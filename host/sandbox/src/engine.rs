@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 
 use counterfoil_domain::limits::{BACKTRACE_FRAMES_MAX, StepLimits};
 use wasmtime::{
-    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails,
-    WasmFeatures,
+    Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig,
+    WasmBacktraceDetails, WasmFeatures,
 };
 
+use crate::compile::Effort;
 use crate::scan::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLES_MAX};
 
 /// Guest frames: deep enough for a recursive-descent parser, small enough for thousands of waiting steps.
@@ -53,12 +54,37 @@ fn slots_within(mappings_max: u64) -> u32 {
     u32::try_from(slots).unwrap_or(u32::MAX).min(MEMORY_SLOTS_MAX / MEMORIES_MAX)
 }
 
-/// Builds the engine of this process. What decides the meaning or the layout of compiled code is fixed here and
-/// nowhere else: an artifact is good only for engines that agree on it.
+/// Builds the engine of this process.
 ///
 /// # Errors
 /// If the machine cannot give the pool its address space.
 pub(crate) fn engine(allocation: Allocation, slots: u32, limits: &StepLimits) -> wasmtime::Result<Engine> {
+    let mut config = config();
+    config.allocation_strategy(match allocation {
+        Allocation::Pooled => InstanceAllocationStrategy::Pooling(pool(slots, limits)),
+        Allocation::OnDemand => InstanceAllocationStrategy::OnDemand,
+    });
+    Engine::new(&config)
+}
+
+/// Builds an engine that runs nothing: what it compiles is good for every engine of this program.
+///
+/// # Errors
+/// If this machine is none that is compiled for.
+pub(crate) fn compiling_engine(effort: Effort) -> wasmtime::Result<Engine> {
+    let mut config = config();
+    // The allocator of registers stays the same. The single-pass one is ten times quicker on what is made to be slow,
+    // but its makers do not stand by it as a wall, and a stranger could choose it by being slow.
+    config.cranelift_opt_level(match effort {
+        Effort::Optimised => OptLevel::Speed,
+        Effort::Unoptimised => OptLevel::None,
+    });
+    Engine::new(&config)
+}
+
+/// What decides the meaning or the layout of compiled code is fixed here and nowhere else: an artifact is good only for
+/// engines that agree on it.
+fn config() -> Config {
     let mut config = Config::new();
     config
         .wasm_features(WasmFeatures::all().difference(FEATURES), false)
@@ -77,12 +103,8 @@ pub(crate) fn engine(allocation: Allocation, slots: u32, limits: &StepLimits) ->
         .async_stack_zeroing(true)
         // Reading a guest's debug information would be the host's work on the guest's data.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
-        .wasm_backtrace_max_frames(NonZeroUsize::new(BACKTRACE_FRAMES_MAX))
-        .allocation_strategy(match allocation {
-            Allocation::Pooled => InstanceAllocationStrategy::Pooling(pool(slots, limits)),
-            Allocation::OnDemand => InstanceAllocationStrategy::OnDemand,
-        });
-    Engine::new(&config)
+        .wasm_backtrace_max_frames(NonZeroUsize::new(BACKTRACE_FRAMES_MAX));
+    config
 }
 
 /// Sized so that a slot's permit is enough: no component within the scan's counts can exhaust it.

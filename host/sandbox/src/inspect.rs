@@ -29,7 +29,6 @@ const DESCRIBE_WALL_MS_MAX: u64 = 10_000;
 #[async_trait]
 impl ComponentInspector for Sandbox {
     async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspection, Refused> {
-        let _permit = self.inspections.acquire().await.map_err(|closed| unavailable(&closed.to_string()))?;
         let bytes: Arc<[u8]> = bytes.into();
         let (limits, scanned) = (self.limits, Arc::clone(&bytes));
         let scanning = tokio::task::spawn_blocking(move || {
@@ -41,11 +40,16 @@ impl ComponentInspector for Sandbox {
         let bytes_len = bytes.len() as u64;
         let started = Instant::now();
         let block = self.blocks.prepare(digest, bytes).await.map_err(|error| match &*error {
-            NotReady::Refused(refused) => refused.clone(),
+            NotReady::Refused(refused) | NotReady::TooCostly(refused) => refused.clone(),
             error => unavailable(&error.to_string()),
         })?;
         let compile_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let descriptor = self.describe(&block).await?;
+        let descriptor = {
+            // Not held while it is compiled: that has turns of its own.
+            let slot = self.inspections.acquire().await;
+            let _slot = slot.map_err(|closed| unavailable(&closed.to_string()))?;
+            self.describe(&block).await?
+        };
         let names = |externs: Vec<Extern>| externs.into_iter().map(|outer| outer.name).collect();
         let (imports, exports) = (names(outline.imports), names(outline.exports));
         Ok(Inspection { digest, bytes_len, imports, exports, descriptor, compile_ms })

@@ -8,7 +8,7 @@
 mod artifact;
 mod bindings;
 mod blocks;
-mod compile;
+pub mod compile;
 mod descriptor;
 mod engine;
 mod epoch;

@@ -15,10 +15,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use wasmtime::Engine;
 
-use crate::artifact::CacheError;
+use crate::artifact::{CacheError, EngineId};
 use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::blocks::{Blocks, BlocksError, NotReady, ReadyBlock};
-use crate::compile::InProcess;
+use crate::compile::{Budget, ChildCompiler, Program};
 use crate::engine::{Allocation, engine, pooled_slots_max};
 use crate::epoch::Ticker;
 use crate::execution::{Call, Finished, Run, Verify, execute};
@@ -39,6 +39,10 @@ pub struct SandboxConfig {
     pub slots: u32,
     /// The most that any step may use. A job's own limits can only narrow them.
     pub limits: StepLimits,
+    /// What compiles: a program that is started for each component.
+    pub compiler: Program,
+    /// What compiling one component may take.
+    pub compile_budget: Budget,
 }
 
 /// Why there is no sandbox.
@@ -86,7 +90,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] if this machine cannot hold such a sandbox.
     pub fn new(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Self, SandboxError> {
-        let SandboxConfig { cache_dir, allocation, slots, limits } = config;
+        let SandboxConfig { cache_dir, allocation, slots, limits, compiler, compile_budget } = config;
         if slots == 0 {
             return Err(SandboxError::NoSlots);
         }
@@ -101,7 +105,7 @@ impl Sandbox {
             _ => {}
         }
         let engine = engine(allocation, instances, &limits).map_err(SandboxError::Engine)?;
-        let compiler = Arc::new(InProcess::new(&engine));
+        let compiler = Arc::new(ChildCompiler::new(compiler, compile_budget, EngineId::of(&engine)));
         let blocks = Blocks::new(&engine, compiler, &cache_dir, limits).map_err(|error| match error {
             BlocksError::Cache(error) => SandboxError::Cache(error),
             BlocksError::Linker(error) => SandboxError::Engine(error),
@@ -165,6 +169,7 @@ impl StepRunner for Sandbox {
                 NotReady::Refused(refused) => {
                     Unprepared::Refused { code: refused.code, message: refused.message.clone() }
                 }
+                // It was within the budget when it was accepted: the machine is at fault, and not the block.
                 error => Unprepared::Unavailable { message: error.to_string() },
             }),
         }

@@ -9,7 +9,7 @@ use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
 use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::port::{Act, Script};
 use crate::run::model_call;
-use crate::{House, ROOMY, house, job, output, run, run_within, trapped};
+use crate::{House, ROOMY, config, house, job, output, run, run_within, trapped};
 
 const PAGE: u64 = 64 << 10;
 /// How late a limit may be seen on a machine that does much else.
@@ -278,10 +278,9 @@ async fn random_bytes_are_bounded_by_the_call() {
 async fn a_job_cannot_widen_the_operators_limits() {
     let cache = tempfile::tempdir().expect("a directory");
     let limits = StepLimits { output_bytes_max: 10, ..ROOMY };
-    let config =
-        SandboxConfig { cache_dir: cache.path().into(), allocation: Allocation::OnDemand, slots: 1, limits };
+    let config = SandboxConfig { limits, ..config(cache.path()) };
     let sandbox = Sandbox::new(config, Script::unused()).expect("a sandbox");
-    let house = House { sandbox, _cache: cache };
+    let house = House { sandbox, cache };
     let component = house.prepared(&Guest::echo()).await;
     for (input, granted) in [("1234567890", true), ("12345678901", false)] {
         let report = house.sandbox.run(StepJob { input: input.into(), ..job(component) }).await;
@@ -293,9 +292,9 @@ async fn a_job_cannot_widen_the_operators_limits() {
 async fn a_step_without_a_slot_waits_for_one_and_no_longer_than_its_wall_limit() {
     for allocation in [Allocation::OnDemand, Allocation::Pooled] {
         let cache = tempfile::tempdir().expect("a directory");
-        let config = SandboxConfig { cache_dir: cache.path().into(), allocation, slots: 1, limits: ROOMY };
+        let config = SandboxConfig { allocation, ..config(cache.path()) };
         let sandbox = Sandbox::new(config, Script::new(Act::Wait)).expect("a sandbox");
-        let house = House { sandbox, _cache: cache };
+        let house = House { sandbox, cache };
         let echo = house.prepared(&Guest::echo()).await;
         let waiting = house.prepared(&Guest::performing(&model_call(), DONE)).await;
         let within = |wall_ms_max| StepLimits { wall_ms_max, ..ROOMY };

@@ -1,10 +1,12 @@
 //! The sandbox with real components: what they may do, where they end, and what is said about it.
 
 mod cache;
+mod compile;
 mod effects;
 mod guest;
 mod limits;
 mod port;
+mod processes;
 mod run;
 mod speed;
 mod traps;
@@ -18,6 +20,7 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, LeaseId, LineageId, Place};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{EffectPort, StepEnd, StepJob, StepReport, StepRunner};
+use counterfoil_sandbox::compile::{Budget, Program};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -33,17 +36,28 @@ const ROOMY: StepLimits = StepLimits { cpu_ms_max: 20_000, wall_ms_max: 60_000, 
 /// A sandbox with a cache of its own.
 struct House {
     sandbox: Sandbox,
-    _cache: TempDir,
+    cache: TempDir,
 }
 
 fn house(effects: Arc<dyn EffectPort>) -> House {
     let cache = tempfile::tempdir().expect("a directory");
-    House { sandbox: sandbox(cache.path(), Allocation::OnDemand, effects), _cache: cache }
+    House { sandbox: sandbox(cache.path(), Allocation::OnDemand, effects), cache }
 }
 
 fn sandbox(cache_dir: &Path, allocation: Allocation, effects: Arc<dyn EffectPort>) -> Sandbox {
-    let config = SandboxConfig { cache_dir: cache_dir.into(), allocation, slots: 4, limits: ROOMY };
+    let config = SandboxConfig { allocation, slots: 4, ..config(cache_dir) };
     Sandbox::new(config, effects).expect("a sandbox")
+}
+
+fn config(cache_dir: &Path) -> SandboxConfig {
+    SandboxConfig {
+        cache_dir: cache_dir.into(),
+        allocation: Allocation::OnDemand,
+        slots: 1,
+        limits: ROOMY,
+        compiler: Program { path: env!("CARGO_BIN_EXE_counterfoil-compile").into() },
+        compile_budget: Budget::DEFAULT,
+    }
 }
 
 fn job(component: Digest) -> StepJob {

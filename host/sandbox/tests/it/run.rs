@@ -27,7 +27,7 @@ async fn a_block_turns_its_input_into_its_output_in_either_form_of_allocation() 
     for allocation in [Allocation::OnDemand, Allocation::Pooled] {
         let cache = tempfile::tempdir().expect("a directory");
         let sandbox = sandbox(cache.path(), allocation, Script::unused());
-        let house = House { sandbox, _cache: cache };
+        let house = House { sandbox, cache };
         let component = house.prepared(&Guest::echo()).await;
         for input in ["", "{}", "\"ä→𝄞\"", &"x".repeat(200_000)] {
             let report = house.sandbox.run(StepJob { input: input.into(), ..job(component) }).await;

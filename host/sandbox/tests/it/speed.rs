@@ -13,7 +13,7 @@ async fn instantiate_run_and_drop() {
     for allocation in [Allocation::Pooled, Allocation::OnDemand] {
         let cache = tempfile::tempdir().expect("a directory");
         let sandbox = sandbox(cache.path(), allocation, Script::unused());
-        let house = House { sandbox, _cache: cache };
+        let house = House { sandbox, cache };
         let component = house.prepared(&Guest::echo()).await;
         let mut nanos = Vec::new();
         for _ in 0..2_000 {
