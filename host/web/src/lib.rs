@@ -20,6 +20,7 @@ mod problem;
 mod server;
 mod session;
 mod state;
+mod uploads;
 
 pub use login_link::LoginLinks;
 pub use openapi::document;

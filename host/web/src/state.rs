@@ -7,11 +7,11 @@ use counterfoil_domain::key::Pepper;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{ComponentInspector, SecretSealer};
 use counterfoil_store::Store;
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::login_link::LoginLinks;
 use crate::metrics::Metrics;
+use crate::uploads::Uploads;
 
 /// What the server needs from its process.
 #[derive(Clone)]
@@ -61,15 +61,12 @@ pub(crate) struct App {
     pub(crate) web: WebState,
     pub(crate) metrics: Metrics,
     /// Turns to upload.
-    pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) uploads: Uploads,
 }
-
-/// Uploads at once: each holds its whole component in memory, and is compiled.
-const UPLOADS_MAX: usize = 4;
 
 impl App {
     pub(crate) fn new(web: WebState) -> Self {
-        Self { web, metrics: Metrics::new(), uploads: Arc::new(Semaphore::new(UPLOADS_MAX)) }
+        Self { web, metrics: Metrics::new(), uploads: Uploads::new() }
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
-use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use counterfoil_domain::ports::Refused;
@@ -15,17 +13,17 @@ use counterfoil_domain::workflow::is_name;
 use counterfoil_store::block::{BlockVersion, NewBlock};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Author, Caller, Principal, Viewer};
+use crate::auth::{Caller, Principal, Viewer};
 use crate::extract::{Json, Named, Params, Raw};
 use crate::idempotency::{Created, Creating};
 use crate::list::{LIMIT_MAX, ListParams, Listed};
 use crate::problem::{FieldError, Problem};
 use crate::state::{App, Shared};
+use crate::uploads::Uploader;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -33,22 +31,6 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(upload, show))
         .routes(routes!(versions))
         .routes(routes!(schema))
-}
-
-/// One of the uploads that are worked on at once. Taken before the body is read, since it is held in memory.
-#[derive(Debug)]
-struct Turn {
-    _permit: OwnedSemaphorePermit,
-}
-
-impl FromRequestParts<Arc<App>> for Turn {
-    type Rejection = Problem;
-
-    async fn from_request_parts(_: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let permit = Arc::clone(&app.uploads).acquire_owned().await;
-        let closed = |_| Problem::new(Code::Unavailable, "the host takes no uploads now");
-        Ok(Self { _permit: permit.map_err(closed)? })
-    }
 }
 
 /// A block in a list: its newest version.
@@ -141,10 +123,9 @@ impl From<BlockVersion> for Block {
 )]
 async fn upload(
     State(app): Shared,
-    caller: Caller<Author>,
+    author: Uploader,
     creating: Creating,
     Named(name): Named<String>,
-    _turn: Turn,
     Raw(bytes): Raw<UPLOAD_BYTES_MAX>,
 ) -> Result<Response, Problem> {
     if !is_name(&name) {
@@ -152,6 +133,7 @@ async fn upload(
             "a block's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
+    let caller = &author.caller;
     let work = async {
         let inspection = app.inspector.inspect(bytes.to_vec()).await.map_err(refused)?;
         let descriptor = json!(inspection.descriptor);
