@@ -36,6 +36,7 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = wakes.changed() => {}
+            () = inner.preparations.done() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -58,7 +59,7 @@ async fn look(inner: &Arc<Inner>, room: u32) -> Result<Looked, StoreError> {
         host: inner.config.host,
         lease: inner.config.lease,
         tenants: quotas(&due.tenants, room),
-        without: inner.plans.unrunnable(),
+        without: inner.preparations.unrunnable(),
     };
     let claimed = inner.store.claim(&request).await?;
     let took_all = claimed.is_empty();

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::expression::Scope;
@@ -15,15 +14,12 @@ use serde_json::Value;
 
 /// Plans and descriptors kept in memory: they never change, so that only room bounds how long.
 const KEPT_MAX: usize = 1_000;
-/// How long a block that this host could not run is left to others.
-const UNRUNNABLE_FOR: Duration = Duration::from_secs(30);
 
 /// Immutable values that executions need again and again.
 pub(crate) struct Plans {
     store: Store,
     by_version: Mutex<HashMap<(TenantId, WorkflowVersionId), Arc<Plan>>>,
     descriptors: Mutex<HashMap<(TenantId, Digest), Arc<Descriptor>>>,
-    unrunnable: Mutex<HashMap<Digest, Instant>>,
 }
 
 /// A run as its executions see it.
@@ -46,12 +42,7 @@ pub(crate) enum LoadError {
 
 impl Plans {
     pub(crate) fn new(store: Store) -> Self {
-        Self {
-            store,
-            by_version: Mutex::default(),
-            descriptors: Mutex::default(),
-            unrunnable: Mutex::default(),
-        }
+        Self { store, by_version: Mutex::default(), descriptors: Mutex::default() }
     }
 
     /// Reads a run and the plan that it is pinned to.
@@ -99,18 +90,6 @@ impl Plans {
         let descriptor =
             serde_json::from_value(value).map_err(|source| LoadError::Unreadable { what, run, source })?;
         Ok(keep(&self.descriptors, (tenant, component), descriptor))
-    }
-
-    /// Leaves a block to other hosts for a while.
-    pub(crate) fn leave_to_others(&self, component: Digest) {
-        locked(&self.unrunnable).insert(component, Instant::now());
-    }
-
-    /// Blocks that are left to other hosts now.
-    pub(crate) fn unrunnable(&self) -> Vec<Digest> {
-        let mut unrunnable = locked(&self.unrunnable);
-        unrunnable.retain(|_, since| since.elapsed() < UNRUNNABLE_FOR);
-        unrunnable.keys().copied().collect()
     }
 }
 

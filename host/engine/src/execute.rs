@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{Digest, RunId, TenantId};
+use counterfoil_domain::id::{Digest, TenantId};
 use counterfoil_domain::limits::{HOST_LOSSES_MAX, PAYLOAD_BYTES_MAX};
 use counterfoil_domain::ports::{StepJob, StepReport, Unprepared};
 use counterfoil_domain::receipt::identity::guest_seed;
@@ -126,8 +126,14 @@ async fn block(
         Err(error) => return Ok(Done::of(Conclusion::Fail(error))),
     };
     let descriptor = inner.plans.descriptor(step.fence.tenant, component, step.run).await?;
-    if let Some(conclusion) = prepare(inner, step, component).await? {
-        return Ok(Done::of(conclusion));
+    match ready(inner, step.fence.tenant, component).await {
+        Ok(()) => {}
+        Err(Unprepared::Refused { code, message }) => {
+            return Ok(Done::of(Conclusion::Fail(StepError::new(code, &message))));
+        }
+        Err(Unprepared::Unavailable { message }) => {
+            return Ok(Done::of(Conclusion::HandBack { delay_ms: 0, why: message }));
+        }
     }
     inner.guard.begin(execution_context(step, state, Some(&descriptor)));
     let job = job(inner, step, component, input, &descriptor);
@@ -158,35 +164,12 @@ fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError>
     Ok(text)
 }
 
-/// Makes the block runnable here. `Some` is how the step ends if it cannot be.
-async fn prepare(inner: &Inner, step: &Claimed, component: Digest) -> Result<Option<Conclusion>, LoadError> {
-    Ok(match ready(inner, step.fence.tenant, step.run, component).await? {
-        Ok(()) => None,
-        Err(Unprepared::Refused { code, message }) => Some(Conclusion::Fail(StepError::new(code, &message))),
-        Err(Unprepared::Unavailable { message }) => Some(Conclusion::HandBack { delay_ms: 0, why: message }),
-    })
-}
-
-/// Makes a block of a run runnable here; one that cannot be now is left to other hosts for a while.
-pub(crate) async fn ready(
-    inner: &Inner,
-    tenant: TenantId,
-    run: RunId,
-    component: Digest,
-) -> Result<Result<(), Unprepared>, LoadError> {
+/// Whether the block can be run here now; where it is not ready, it is made so while no step of it is held.
+pub(crate) async fn ready(inner: &Inner, tenant: TenantId, component: Digest) -> Result<(), Unprepared> {
     if inner.runner.is_ready(component).await {
-        return Ok(Ok(()));
+        return Ok(());
     }
-    let bytes = inner
-        .store
-        .component(tenant, component)
-        .await?
-        .ok_or(LoadError::Missing { what: "the component", run })?;
-    let prepared = inner.runner.prepare(component, bytes).await;
-    if let Err(Unprepared::Unavailable { .. }) = &prepared {
-        inner.plans.leave_to_others(component);
-    }
-    Ok(prepared)
+    Err(inner.preparations.ask(tenant, component))
 }
 
 /// What the guard must know of this execution.

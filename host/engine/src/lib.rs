@@ -1,4 +1,4 @@
-//! The loops: drain, admit, claim, execute, settle, wake, sweep, verify.
+//! The loops: drain, admit, claim, prepare, execute, settle, wake, sweep, verify.
 //!
 //! They share nothing in memory that the database does not also know: any host may die at any line.
 
@@ -9,6 +9,7 @@ mod drain;
 mod execute;
 mod held;
 mod http_node;
+mod prepare;
 mod settle;
 mod verify;
 
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Plans;
 use crate::held::Held;
+use crate::prepare::Preparations;
 
 /// How a host works.
 #[derive(Debug, Clone)]
@@ -58,6 +60,7 @@ struct Inner {
     config: EngineConfig,
     plans: Plans,
     held: Held,
+    preparations: Preparations,
     /// Steps end, and none begin: not even the next one of a chain.
     stopping: CancellationToken,
 }
@@ -72,8 +75,10 @@ impl Engine {
         config: EngineConfig,
     ) -> Self {
         let plans = Plans::new(store.clone());
-        let (held, stopping) = (Held::default(), CancellationToken::new());
-        Self { inner: Arc::new(Inner { store, guard, runner, faults, config, plans, held, stopping }) }
+        let (held, preparations) = (Held::default(), Preparations::default());
+        let stopping = CancellationToken::new();
+        let inner = Inner { store, guard, runner, faults, config, plans, held, preparations, stopping };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Runs until `stop`, then waits for the steps in flight, at most as long as configured, and hands back the rest.
@@ -88,9 +93,10 @@ impl Engine {
         });
         let renewing = CancellationToken::new();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
-        let ((), (), asking) = tokio::join!(
+        let ((), (), (), asking) = tokio::join!(
             claim::run(Arc::clone(inner), stop.clone()),
             drain::run(Arc::clone(inner), stop.clone()),
+            prepare::run(Arc::clone(inner), stop.clone()),
             verify::run(Arc::clone(inner), stop.clone())
         );
         let ended = async { tokio::join!(inner.held.empty(), verify::end(asking)) };

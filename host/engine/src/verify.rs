@@ -80,7 +80,7 @@ async fn hold(inner: &Inner, room: usize) -> Result<Vec<HeldVerification>, Store
         hold: HOLD,
         room: u32::try_from(room).unwrap_or(u32::MAX),
         per_tenant_max: ASKED_PER_TENANT_MAX,
-        without: inner.plans.unrunnable(),
+        without: inner.preparations.unrunnable(),
     };
     inner.store.hold_verifications(&request).await
 }
@@ -143,7 +143,7 @@ async fn put(
     unknown: UnknownReceipt,
 ) -> Result<Result<Resolution, Again>, LoadError> {
     let descriptor = inner.plans.descriptor(held.tenant, held.block, receipt.run).await?;
-    match execute::ready(inner, held.tenant, receipt.run, held.block).await? {
+    match execute::ready(inner, held.tenant, held.block).await {
         Ok(()) => {}
         Err(Unprepared::Refused { message, .. }) => return Ok(Err(Again::in_vain(held.asked, message))),
         Err(Unprepared::Unavailable { message }) => return Ok(Err(Again::hand_back(message))),

@@ -1,8 +1,9 @@
 //! A house to test in: a tenant, a provider, workflows, and hosts that are engines in this process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -34,6 +35,7 @@ use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use counterfoil_testkit::work::Work;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -60,6 +62,25 @@ pub(crate) struct Scripts {
     guard: Arc<Guard>,
     blocks: HashMap<Digest, Does>,
     pub(crate) ran: Mutex<Vec<Digest>>,
+    /// How its blocks are made ready, where they are not from the start.
+    making: Option<Making>,
+}
+
+/// Blocks that have to be made ready first.
+pub(crate) struct Making {
+    /// A permit lets one be made.
+    pub(crate) gate: Arc<Semaphore>,
+    /// What comes of it.
+    pub(crate) outcome: Result<(), Unprepared>,
+    made: Mutex<HashSet<Digest>>,
+    pub(crate) begun: Arc<AtomicUsize>,
+}
+
+impl Making {
+    pub(crate) fn new(outcome: Result<(), Unprepared>) -> Self {
+        let gate = Arc::new(Semaphore::new(0));
+        Self { gate, outcome, made: Mutex::default(), begun: Arc::default() }
+    }
 }
 
 impl Scripts {
@@ -77,6 +98,10 @@ impl Scripts {
             },
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call through the connection `p`.
@@ -100,15 +125,24 @@ pub(crate) fn call(method: &str, url: &str, body: &str) -> EffectCall {
 #[async_trait]
 impl StepRunner for Scripts {
     async fn is_ready(&self, component: Digest) -> bool {
-        self.blocks.contains_key(&component)
+        let is_made = |making: &Making| locked(&making.made).contains(&component);
+        self.blocks.contains_key(&component) && self.making.as_ref().is_none_or(is_made)
     }
 
-    async fn prepare(&self, _component: Digest, _bytes: Vec<u8>) -> Result<(), Unprepared> {
-        Err(Unprepared::Unavailable { message: "this host has no script for it".into() })
+    async fn prepare(&self, component: Digest, _bytes: Vec<u8>) -> Result<(), Unprepared> {
+        let Some(making) = self.making.as_ref().filter(|_| self.blocks.contains_key(&component)) else {
+            return Err(Unprepared::Unavailable { message: "this host has no script for it".into() });
+        };
+        making.begun.fetch_add(1, Ordering::Relaxed);
+        making.gate.acquire().await.expect("it is never closed").forget();
+        if making.outcome.is_ok() {
+            locked(&making.made).insert(component);
+        }
+        making.outcome.clone()
     }
 
     async fn run(&self, job: StepJob) -> StepReport {
-        self.ran.lock().unwrap_or_else(PoisonError::into_inner).push(job.component);
+        locked(&self.ran).push(job.component);
         let end = match self.blocks.get(&job.component) {
             Some(Does::Script(script)) => script(&job),
             Some(Does::Charges(_)) => self.charge(&job).await,
@@ -265,12 +299,27 @@ impl House {
         self.host_of(can_run, lease, 64)
     }
 
+    /// A host that has to make its blocks ready.
+    pub(crate) fn host_making(&self, making: Making, lease: Duration) -> anyhow::Result<Host> {
+        self.any_host(|_| true, lease, 64, Some(making))
+    }
+
     /// A host that has room for so many steps.
     pub(crate) fn host_of(
         &self,
         can_run: impl Fn(&str) -> bool,
         lease: Duration,
         in_flight_max: u32,
+    ) -> anyhow::Result<Host> {
+        self.any_host(can_run, lease, in_flight_max, None)
+    }
+
+    fn any_host(
+        &self,
+        can_run: impl Fn(&str) -> bool,
+        lease: Duration,
+        in_flight_max: u32,
+        making: Option<Making>,
     ) -> anyhow::Result<Host> {
         let client = Client::new(ClientConfig {
             policy: AddressPolicy { loopback: true, private: vec![] },
@@ -290,7 +339,7 @@ impl House {
         let guard = Arc::new(Guard::new(store.clone(), client, secrets, config, Arc::new(NoFaults)));
         let blocks =
             self.blocks.iter().filter(|(name, _)| can_run(name)).map(|(_, script)| *script).collect();
-        let runner = Arc::new(Scripts { guard: Arc::clone(&guard), blocks, ran: Mutex::default() });
+        let runner = Arc::new(Scripts { guard: Arc::clone(&guard), blocks, ran: Mutex::default(), making });
         let config = EngineConfig {
             host: HostId(Uuid::now_v7()),
             lease,

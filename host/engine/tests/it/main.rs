@@ -3,6 +3,7 @@
 mod faults;
 mod house;
 mod intake;
+mod prepare;
 mod rate;
 mod runs;
 mod verify;
