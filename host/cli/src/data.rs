@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn what_dev_leaves_is_for_its_owner_alone() -> anyhow::Result<()> {
         let home = tempfile::tempdir()?;
-        let data = DataConfig { dir: home.path().join("a/b") };
+        let data = DataConfig { dir: home.path().join("a/b"), blocks_bytes_max: u64::MAX };
         assert_eq!(DevFile::read(&data)?, None);
         data.create()?;
         let file = DevFile {

@@ -107,6 +107,7 @@ impl Host {
         let guard = Arc::new(Guard::new(store.clone(), client, secrets.clone(), guard, Arc::clone(&faults)));
         let sandbox = SandboxConfig {
             cache_dir: config.data.blocks_dir(),
+            cache_bytes_max: config.data.blocks_bytes_max,
             allocation: Allocation::Pooled,
             slots: config.engine.in_flight_max,
             limits: StepLimits::DEFAULT,

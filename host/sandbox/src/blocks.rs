@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
@@ -11,7 +12,7 @@ use moka::future::Cache;
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Engine, Store};
 
-use crate::artifact::{Artifact, ArtifactStore, CacheError, EngineId};
+use crate::artifact::{Artifact, ArtifactStore, CacheError, EngineId, Evicted};
 use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::compile::{CompileError, Compiler};
 use crate::host::HostState;
@@ -104,12 +105,13 @@ impl Blocks {
     pub(crate) fn new(
         engine: &Engine,
         compiler: Arc<dyn Compiler>,
-        cache_dir: &Path,
+        cache: (&Path, u64),
         limits: StepLimits,
     ) -> Result<Self, BlocksError> {
+        let (cache_dir, cache_bytes_max) = cache;
         Ok(Self {
             linker: imports::linker(engine).map_err(BlocksError::Linker)?,
-            artifacts: Arc::new(ArtifactStore::open(cache_dir, EngineId::of(engine))?),
+            artifacts: Arc::new(ArtifactStore::open(cache_dir, EngineId::of(engine), cache_bytes_max)?),
             compiler,
             limits,
             ready: Cache::builder()
@@ -175,15 +177,36 @@ impl Blocks {
             Ok(imports::check_names(&scan::scan(&scanned, &limits)?)?)
         })
         .await??;
+        let started = Instant::now();
         let artifact = Arc::new(Artifact::compiled(self.compiler.compile(bytes).await?));
+        let (ms, bytes_len) = (started.elapsed().as_millis(), artifact.bytes_len());
+        tracing::info!(%component, ms, bytes_len, "a component was compiled");
         let block = self.load(Arc::clone(&artifact)).await?;
         // Only what can be linked is kept. What cannot be kept runs all the same, and is compiled once more another day.
-        let artifacts = Arc::clone(&self.artifacts);
-        if let Err(error) = blocking(move || artifacts.write(component, &artifact)).await? {
+        if let Err(error) = self.keep(component, artifact).await? {
             let error: &dyn std::error::Error = &error;
             tracing::warn!(%component, error, "a compiled component could not be kept");
         }
         Ok(block)
+    }
+
+    async fn keep(
+        &self,
+        component: Digest,
+        artifact: Arc<Artifact>,
+    ) -> Result<Result<(), CacheError>, NotReady> {
+        let in_use: Vec<Digest> =
+            self.ready.iter().map(|(ready, _)| *ready).chain(std::iter::once(component)).collect();
+        let artifacts = Arc::clone(&self.artifacts);
+        blocking(move || {
+            artifacts.write(component, &artifact)?;
+            let Evicted { artifacts, bytes_len } = artifacts.make_room(&in_use)?;
+            if artifacts > 0 {
+                tracing::info!(artifacts, bytes_len, "compiled components made room for others");
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn load(&self, artifact: Arc<Artifact>) -> Result<Arc<ReadyBlock>, NotReady> {
@@ -276,8 +299,13 @@ mod tests {
         let limits = StepLimits::DEFAULT;
         let engine = engine(Allocation::OnDemand, 1, &limits).expect("an engine");
         let compiler = Arc::new(Counting(AtomicUsize::new(0)));
-        let blocks = Blocks::new(&engine, Arc::clone(&compiler) as Arc<dyn Compiler>, cache.path(), limits)
-            .expect("opens");
+        let blocks = Blocks::new(
+            &engine,
+            Arc::clone(&compiler) as Arc<dyn Compiler>,
+            (cache.path(), u64::MAX),
+            limits,
+        )
+        .expect("opens");
         let prepare = || blocks.prepare(digest, Arc::clone(&component));
         // A look at a block that is not there must not fail those who are about to bring it.
         let (absent, first, second, third) =

@@ -33,6 +33,8 @@ pub(crate) const INSPECTIONS_MAX: u32 = 2;
 pub struct SandboxConfig {
     /// Directory of compiled components; made if it is missing. Hosts may share it.
     pub cache_dir: PathBuf,
+    /// Bytes of compiled components kept there; beyond that, those go that were used longest ago.
+    pub cache_bytes_max: u64,
     /// Where instances get their memories and stacks from.
     pub allocation: Allocation,
     /// Steps that run or wait for an answer at once; further ones wait for a slot within their wall limit.
@@ -90,7 +92,8 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] if this machine cannot hold such a sandbox.
     pub fn new(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Self, SandboxError> {
-        let SandboxConfig { cache_dir, allocation, slots, limits, compiler, compile_budget } = config;
+        let SandboxConfig { cache_dir, cache_bytes_max, allocation, slots, limits, compiler, compile_budget } =
+            config;
         if slots == 0 {
             return Err(SandboxError::NoSlots);
         }
@@ -106,10 +109,12 @@ impl Sandbox {
         }
         let engine = engine(allocation, instances, &limits).map_err(SandboxError::Engine)?;
         let compiler = Arc::new(ChildCompiler::new(compiler, compile_budget, EngineId::of(&engine)));
-        let blocks = Blocks::new(&engine, compiler, &cache_dir, limits).map_err(|error| match error {
-            BlocksError::Cache(error) => SandboxError::Cache(error),
-            BlocksError::Linker(error) => SandboxError::Engine(error),
-        })?;
+        let blocks = Blocks::new(&engine, compiler, (&cache_dir, cache_bytes_max), limits).map_err(
+            |error| match error {
+                BlocksError::Cache(error) => SandboxError::Cache(error),
+                BlocksError::Linker(error) => SandboxError::Engine(error),
+            },
+        )?;
         Ok(Self {
             ticker: Ticker::start(&engine).map_err(SandboxError::Ticker)?,
             blocks,

@@ -46,10 +46,15 @@ pub(crate) struct DataConfig {
     /// A directory. `--data-dir`, `COUNTERFOIL__DATA__DIR`, default `$XDG_DATA_HOME/counterfoil`, else
     /// `~/.local/share/counterfoil`, else `./data`.
     pub(crate) dir: PathBuf,
+    /// Compiled blocks that are kept in it; beyond that, those go that were used longest ago.
+    /// `COUNTERFOIL__DATA__BLOCKS_BYTES_MAX`, default 4 GiB: ten thousand Rust blocks, or eighty Python ones.
+    pub(crate) blocks_bytes_max: u64,
 }
 
 impl DataConfig {
     pub(super) fn read(reader: &mut Reader) -> Self {
+        // Room for the largest that there can be.
+        const BLOCKS_BYTES_MIN: u64 = 256 << 20;
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
         let default = home.map_or_else(|| "data".into(), |home| home.join("counterfoil"));
@@ -61,7 +66,11 @@ impl DataConfig {
         let dir = given.unwrap_or(default);
         // What is kept there names paths in it, so that they must hold from everywhere.
         let dir = std::path::absolute(&dir).unwrap_or(dir);
-        Self { dir }
+        let blocks_bytes_max = reader.value("data.blocks_bytes_max", 4 << 30);
+        reader.check("data.blocks_bytes_max", blocks_bytes_max >= BLOCKS_BYTES_MIN, || {
+            format!("at least {BLOCKS_BYTES_MIN} bytes")
+        });
+        Self { dir, blocks_bytes_max }
     }
 }
 

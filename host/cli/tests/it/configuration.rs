@@ -79,6 +79,7 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
         })
         .collect();
     insta::assert_snapshot!(lines.join("\n").replace(&*home.path().to_string_lossy(), "HOME"), @r#"
+    data.blocks_bytes_max = 4294967296 (default)
     data.dir = flag (--data-dir)
     database.connections_max = 16 (default)
     database.url = postgres://u:***@127.0.0.1:1/a (DATABASE_URL)

@@ -1,10 +1,10 @@
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{StepEnd, StepRunner, Unprepared};
-use counterfoil_sandbox::Allocation;
+use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
 
 use crate::guest::Guest;
 use crate::port::Script;
-use crate::{job, output, sandbox};
+use crate::{config, job, output, sandbox};
 
 #[tokio::test]
 async fn another_process_runs_what_was_compiled_before_without_its_bytes() {
@@ -67,5 +67,46 @@ async fn a_damaged_artifact_is_never_run_and_is_compiled_again() {
         assert!(matches!(other.run(job(digest)).await.end, StepEnd::Unavailable { .. }));
         prepare().await;
         assert_eq!(std::fs::read(&artifact).expect("read"), whole, "the same bytes again");
+    }
+}
+
+#[tokio::test]
+async fn the_directory_stays_within_its_limit_and_what_made_room_is_compiled_again() {
+    let cache = tempfile::tempdir().expect("a directory");
+    let guests =
+        [1, 2, 3].map(|number| Guest::echo().with(&format!("(func (drop (i32.const {number})))")).build());
+    let digests = guests.each_ref().map(|bytes| Digest::of(bytes));
+    let artifacts = || {
+        let entries = std::fs::read_dir(cache.path()).expect("listed").map(|entry| entry.expect("an entry"));
+        let sizes = entries.filter(|entry| entry.file_name() != "key");
+        sizes.map(|entry| entry.metadata().expect("there").len()).collect::<Vec<_>>()
+    };
+    let small = sandbox(cache.path(), Allocation::OnDemand, Script::unused());
+    small.prepare(digests[0], guests[0].clone()).await.expect("accepted");
+    // Each has about the same size: there is room for two, and a bit.
+    let cache_bytes_max = artifacts()[0] * 5 / 2;
+    let house = || {
+        let config = SandboxConfig { cache_bytes_max, ..config(cache.path()) };
+        Sandbox::new(config, Script::unused()).expect("a sandbox")
+    };
+    let first = house();
+    for (digest, bytes) in digests.iter().zip(&guests).skip(1) {
+        first.prepare(*digest, bytes.clone()).await.expect("accepted");
+    }
+    assert_eq!(artifacts().len(), 2);
+    assert!(artifacts().iter().sum::<u64>() <= cache_bytes_max);
+    let second = house();
+    let ready = [
+        second.is_ready(digests[0]).await,
+        second.is_ready(digests[1]).await,
+        second.is_ready(digests[2]).await,
+    ];
+    assert_eq!(ready, [false, true, true], "the first was used longest ago");
+    second.prepare(digests[0], guests[0].clone()).await.expect("accepted");
+    assert_eq!(second.run(job(digests[0])).await.end, output("{}"));
+    assert_eq!(artifacts().len(), 2);
+    // What a host has in memory it runs, whatever has become of the file.
+    for digest in digests {
+        assert_eq!(second.run(job(digest)).await.end, output("{}"));
     }
 }

@@ -52,6 +52,7 @@ fn sandbox(cache_dir: &Path, allocation: Allocation, effects: Arc<dyn EffectPort
 fn config(cache_dir: &Path) -> SandboxConfig {
     SandboxConfig {
         cache_dir: cache_dir.into(),
+        cache_bytes_max: u64::MAX,
         allocation: Allocation::OnDemand,
         slots: 1,
         limits: ROOMY,

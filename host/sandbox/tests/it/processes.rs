@@ -12,7 +12,7 @@ pub(crate) struct Process {
     pub(crate) niceness: i32,
     pub(crate) threads: i32,
     /// Ended, and not yet waited for.
-    is_zombie: bool,
+    pub(crate) is_zombie: bool,
 }
 
 impl Process {
