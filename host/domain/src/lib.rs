@@ -9,6 +9,7 @@ pub mod code;
 pub mod connection;
 pub mod effect;
 pub mod expression;
+pub mod fair_share;
 pub mod id;
 pub mod key;
 pub mod limits;

@@ -1,11 +1,14 @@
-//! Takes due steps, as many as this host has room for, shared evenly among the tenants that have any.
+//! Takes due steps, as many as this host has room for, shared fairly among the tenants that have any.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use counterfoil_domain::id::TenantId;
+use counterfoil_domain::fair_share::{Due, grants};
+use counterfoil_domain::id::{RunId, TenantId};
 use counterfoil_domain::ports::Site;
 use counterfoil_store::StoreError;
+use counterfoil_store::run::RunContext;
 use counterfoil_store::step::{ClaimRequest, Claimed};
 use tokio_util::sync::CancellationToken;
 
@@ -17,13 +20,15 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
 /// Claims and executes until `stop`.
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let mut wakes = inner.store.wakes();
+    // Who was granted the last place.
+    let mut after = None;
     while !stop.is_cancelled() {
         // Only the wait for room is given up: a claim that was begun must be known of, or its steps count as lost.
         let room = tokio::select! {
             () = stop.cancelled() => return,
             room = wait_for_room(&inner) => room,
         };
-        let wait = match look(&inner, room).await {
+        let wait = match look(&inner, room, &mut after).await {
             Ok(Looked { took_all: false, .. }) => continue,
             Ok(Looked { next_in, .. }) => {
                 next_in.unwrap_or(inner.config.poll_every).min(inner.config.poll_every)
@@ -49,25 +54,53 @@ struct Looked {
     next_in: Option<Duration>,
 }
 
-async fn look(inner: &Arc<Inner>, room: u32) -> Result<Looked, StoreError> {
+async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Result<Looked, StoreError> {
     let due = inner.store.due().await?;
     if due.tenants.is_empty() {
+        inner.held.wait_with(None);
         return Ok(Looked { took_all: true, next_in: due.next_in });
     }
     inner.faults.reach(Site::BeforeClaim);
+    let held = inner.held.by_tenant();
+    let share =
+        |tenant: &TenantId| Due { tenant: *tenant, in_flight: held.get(tenant).copied().unwrap_or(0) };
+    let shares: Vec<Due> = due.tenants.iter().map(share).collect();
+    let granted = grants(&shares, room, *after);
+    *after = granted.last;
     let request = ClaimRequest {
         host: inner.config.host,
         lease: inner.config.lease,
-        tenants: quotas(&due.tenants, room),
+        tenants: granted.places,
         without: inner.preparations.unrunnable(),
     };
     let claimed = inner.store.claim(&request).await?;
     let took_all = claimed.is_empty();
-    for step in claimed {
-        spawn(inner, step);
+    let is_full = claimed.len() >= room as usize && shares.len() > 1;
+    inner.held.wait_with(shares.iter().map(|share| share.in_flight).min().filter(|_| is_full));
+    // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
+    let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence)).collect();
+    let mut runs = runs(inner, &claimed).await;
+    for (step, lost) in claimed.into_iter().zip(held) {
+        let (inner, run) = (Arc::clone(inner), runs.remove(&step.run));
+        tokio::spawn(async move { execute::run(&inner, step, run, lost).await });
     }
     // What is due and not claimable here (a block that only other hosts can run) must not spin this loop.
     Ok(Looked { took_all, next_in: if took_all { None } else { due.next_in } })
+}
+
+/// What is to be known of the runs of these steps, read at once. What is not here, the execution reads by itself.
+async fn runs(inner: &Inner, claimed: &[Claimed]) -> HashMap<RunId, RunContext> {
+    if claimed.is_empty() {
+        return HashMap::new();
+    }
+    let wanted: Vec<_> = claimed.iter().map(|step| (step.fence.tenant, step.run)).collect();
+    inner.store.run_contexts(&wanted).await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the runs of claimed steps could not be read at once"
+        );
+        HashMap::new()
+    })
 }
 
 /// Waits until there is room for at least one more step.
@@ -81,18 +114,4 @@ async fn wait_for_room(inner: &Inner) -> u32 {
         }
         change.await;
     }
-}
-
-/// The same share for every tenant, at least one step each.
-fn quotas(tenants: &[TenantId], room: u32) -> Vec<(TenantId, u32)> {
-    let count = u32::try_from(tenants.len()).unwrap_or(u32::MAX).max(1);
-    let share = (room / count).max(1);
-    tenants.iter().take(room as usize).map(|tenant| (*tenant, share)).collect()
-}
-
-fn spawn(inner: &Arc<Inner>, step: Claimed) {
-    // Held before the task runs, so that the next look counts it and the next renewal covers it.
-    let lost = inner.held.add(step.fence);
-    let inner = Arc::clone(inner);
-    tokio::spawn(async move { execute::run(&inner, step, lost).await });
 }

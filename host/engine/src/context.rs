@@ -45,10 +45,21 @@ impl Plans {
         Self { store, by_version: Mutex::default(), descriptors: Mutex::default() }
     }
 
-    /// Reads a run and the plan that it is pinned to.
-    pub(crate) async fn run(&self, tenant: TenantId, run: RunId) -> Result<RunState, LoadError> {
-        let context =
-            self.store.run_context(tenant, run).await?.ok_or(LoadError::Missing { what: "the row", run })?;
+    /// A run and the plan that it is pinned to; reads what is not known of them.
+    pub(crate) async fn run(
+        &self,
+        tenant: TenantId,
+        run: RunId,
+        known: Option<RunContext>,
+    ) -> Result<RunState, LoadError> {
+        let context = match known {
+            Some(context) => context,
+            None => self
+                .store
+                .run_context(tenant, run)
+                .await?
+                .ok_or(LoadError::Missing { what: "the row", run })?,
+        };
         let plan = self.plan(tenant, context.version, run).await?;
         let about = about_run(context.lineage);
         Ok(RunState { plan, context, about })

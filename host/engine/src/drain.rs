@@ -1,17 +1,21 @@
 //! Turns recorded events into runs and refusals: takes a batch under a hold, admits every binding, marks it published.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
+use counterfoil_domain::id::TenantId;
 use counterfoil_store::StoreError;
-use counterfoil_store::event::HeldEvent;
+use counterfoil_store::event::{Binding, HeldEvent};
+use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::LoadError;
 use crate::{Inner, admit};
 
-/// Events taken at once.
-const BATCH: u32 = 64;
+/// Events taken at once, and admitted together.
+const BATCH: u32 = 256;
 /// Time for a batch: when its host dies, others take it after that.
 const HOLD: Duration = Duration::from_secs(15);
 
@@ -40,25 +44,70 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
 /// Number of events that were published.
 async fn batch(inner: &Inner) -> Result<usize, StoreError> {
     let events = inner.store.hold_events(BATCH, HOLD).await?;
-    let mut published = Vec::with_capacity(events.len());
     let Some(hold) = events.first().map(|event| event.hold) else { return Ok(0) };
-    for event in &events {
-        // An event that cannot be admitted now stays held, and is tried again when the hold has run out.
-        match admit_all(inner, event).await {
-            Ok(()) => published.push((event.tenant, event.id)),
-            Err(error) => {
-                tracing::warn!(event = %event.id, error = &error as &dyn std::error::Error, "an event could not be admitted");
+    let bindings = bindings(inner, &events).await?;
+    // Side by side, so that what they start is admitted together; those about one record one after the other.
+    let admitted = join_all(in_turns(&events).into_iter().map(|turn| {
+        let bindings = &bindings;
+        async move {
+            let mut admitted = vec![];
+            for event in turn {
+                match admit_all(inner, event, &bindings[&type_of(event)]).await {
+                    Ok(()) => admitted.push((event.tenant, event.id)),
+                    // It stays held, and is tried again when the hold has run out.
+                    Err(error) => {
+                        tracing::warn!(event = %event.id, error = &error as &dyn std::error::Error, "an event could not be admitted");
+                    }
+                }
             }
+            admitted
         }
-    }
+    }));
+    let published = admitted.await.concat();
     if !published.is_empty() {
         inner.store.publish_events(hold, &published).await?;
     }
     Ok(published.len())
 }
 
-async fn admit_all(inner: &Inner, event: &HeldEvent) -> Result<(), LoadError> {
-    let bindings = inner.store.bindings(event.tenant, &event.event_type).await?;
+type EventType<'a> = (TenantId, &'a str);
+
+fn type_of(event: &HeldEvent) -> EventType<'_> {
+    (event.tenant, &event.event_type)
+}
+
+/// What each type among the events may start.
+async fn bindings<'a>(
+    inner: &Inner,
+    events: &'a [HeldEvent],
+) -> Result<HashMap<EventType<'a>, Vec<Binding>>, StoreError> {
+    let mut bindings = HashMap::new();
+    for event in events {
+        if let Entry::Vacant(vacant) = bindings.entry(type_of(event)) {
+            vacant.insert(inner.store.bindings(event.tenant, &event.event_type).await?);
+        }
+    }
+    Ok(bindings)
+}
+
+/// The events about each record, in their order; what is about none is by itself.
+fn in_turns(events: &[HeldEvent]) -> Vec<Vec<&HeldEvent>> {
+    let mut turns: Vec<Vec<&HeldEvent>> = vec![];
+    let mut by_record = HashMap::new();
+    for event in events {
+        let turn = match &event.record {
+            Some(record) => *by_record.entry((event.tenant, record)).or_insert(turns.len()),
+            None => turns.len(),
+        };
+        match turns.get_mut(turn) {
+            Some(turn) => turn.push(event),
+            None => turns.push(vec![event]),
+        }
+    }
+    turns
+}
+
+async fn admit_all(inner: &Inner, event: &HeldEvent, bindings: &[Binding]) -> Result<(), LoadError> {
     for of_one_workflow in bindings.chunk_by(|one, next| one.workflow == next.workflow) {
         admit::event(inner, event, of_one_workflow).await?;
     }

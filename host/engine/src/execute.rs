@@ -12,6 +12,7 @@ use counterfoil_domain::receipt::identity::guest_seed;
 use counterfoil_domain::step::{Circumstances, Conclusion, RetryPolicy, StepError, conclude};
 use counterfoil_domain::workflow::plan::NodeKind;
 use counterfoil_effects::{ExecutionContext, Finished};
+use counterfoil_store::run::RunContext;
 use counterfoil_store::step::Claimed;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -35,12 +36,18 @@ impl Done {
     }
 }
 
-/// Executes a claimed step, settles it, and goes on with the step that follows as long as this host keeps it.
-pub(crate) async fn run(inner: &Arc<Inner>, claimed: Claimed, lost: CancellationToken) {
+/// Executes a claimed step of a run that is known or not, settles it, and goes on with the step that follows as long as
+/// this host keeps it.
+pub(crate) async fn run(
+    inner: &Arc<Inner>,
+    claimed: Claimed,
+    mut known: Option<RunContext>,
+    lost: CancellationToken,
+) {
     let mut current = Some((claimed, lost));
     let mut state = None;
     while let Some((step, lost)) = current.take() {
-        let next = one(inner, &step, &lost, &mut state).await;
+        let next = one(inner, &step, &lost, known.take(), &mut state).await;
         // Held before the old lease is let go, so that a host that stops sees the chain.
         current = next.map(|next| {
             let lost = inner.held.add(next.fence);
@@ -54,10 +61,11 @@ async fn one(
     inner: &Arc<Inner>,
     step: &Claimed,
     lost: &CancellationToken,
+    known: Option<RunContext>,
     state: &mut Option<RunState>,
 ) -> Option<Claimed> {
     if state.is_none() {
-        match inner.plans.run(step.fence.tenant, step.run).await {
+        match inner.plans.run(step.fence.tenant, step.run, known).await {
             Ok(loaded) => *state = Some(loaded),
             Err(error) => {
                 hand_back(inner, step, &error).await;

@@ -1,9 +1,10 @@
 //! The steps that this host holds, and the renewal of their leases.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use counterfoil_domain::id::LeaseId;
+use counterfoil_domain::id::{LeaseId, TenantId};
 use counterfoil_store::step::Fence;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -11,10 +12,22 @@ use tokio_util::sync::CancellationToken;
 use crate::Inner;
 
 /// Leases held, with the switch that ends their executions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
     leases: Mutex<HashMap<LeaseId, (Fence, CancellationToken)>>,
     changed: Notify,
+    /// Fewest steps that a tenant holds of those whose work waits for room; the largest number if none waits.
+    fewest_waiting: AtomicU32,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            leases: Mutex::default(),
+            changed: Notify::default(),
+            fewest_waiting: AtomicU32::new(u32::MAX),
+        }
+    }
 }
 
 impl Held {
@@ -38,6 +51,27 @@ impl Held {
 
     pub(crate) fn fences(&self) -> Vec<Fence> {
         self.leases().values().map(|(fence, _)| *fence).collect()
+    }
+
+    /// How many each tenant has.
+    pub(crate) fn by_tenant(&self) -> HashMap<TenantId, u32> {
+        let mut counts = HashMap::new();
+        for (fence, _) in self.leases().values() {
+            *counts.entry(fence.tenant).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Says what the tenant holds that has fewest of those whose work waits for room; none if there was room for all.
+    pub(crate) fn wait_with(&self, fewest: Option<u32>) {
+        self.fewest_waiting.store(fewest.unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether a tenant has its share, and another one waits that has less: then its next step has to wait its turn.
+    pub(crate) fn has_its_share(&self, tenant: TenantId) -> bool {
+        let fewest = self.fewest_waiting.load(Ordering::Relaxed);
+        fewest < u32::MAX
+            && self.by_tenant().get(&tenant).is_some_and(|held| *held > fewest.saturating_add(1))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -178,7 +178,8 @@ fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -
         logs,
         inline: next.settled.into_iter().map(|settled| SettledStep::inline(step.run, settled)).collect(),
         open: next.open.into_iter().map(Into::into).collect(),
-        keep: (!inner.stopping.is_cancelled()).then_some((inner.config.host, inner.config.lease)),
+        keep: (!inner.stopping.is_cancelled() && !inner.held.has_its_share(step.fence.tenant))
+            .then_some((inner.config.host, inner.config.lease)),
         end: next.end.map(Into::into),
     }
 }

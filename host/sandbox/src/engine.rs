@@ -17,6 +17,10 @@ pub(crate) const WASM_STACK_BYTES_MAX: usize = 512 << 10;
 const FIBER_STACK_BYTES: usize = 2 << 20;
 /// Kept mapped in a slot that is given back: most blocks touch less, and then need no system call to reset.
 const MEMORY_KEEP_RESIDENT_BYTES: usize = 2 << 20;
+/// The same of a fiber's stack: what a small block and the host functions under it touch.
+const STACK_KEEP_RESIDENT_BYTES: usize = 64 << 10;
+/// The same of a table: all of it, at the size of a pointer an element.
+const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
 /// Memory slots of one process: each reserves over 4 GiB of address space, of which there are 128 TiB.
 const MEMORY_SLOTS_MAX: u32 = 25_000;
 /// The runtime's own records of one component: more than the scan's counts can come to, so that nothing is refused
@@ -125,6 +129,8 @@ fn pool(slots: u32, limits: &StepLimits) -> PoolingAllocationConfig {
         .max_memory_size(size(limits.memory_bytes_max))
         .table_elements(size(limits.table_elements_max))
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT_BYTES)
+        .table_keep_resident(size(limits.table_elements_max).saturating_mul(TABLE_ELEMENT_BYTES))
+        .async_stack_keep_resident(STACK_KEEP_RESIDENT_BYTES)
         .max_unused_warm_slots(slots)
         .pagemap_scan(Enabled::Auto);
     pool

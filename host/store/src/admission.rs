@@ -1,10 +1,15 @@
 //! What comes in becomes a run, or a refusal with its reason, once.
 
+mod together;
+
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+pub(crate) use self::together::{Together, flush_admissions};
 
 use crate::error::Row;
 use crate::run::Trigger;
@@ -66,44 +71,17 @@ const TRIES_MAX: usize = 3;
 impl Store {
     /// Admits a run, or refuses it, in one transaction with the delivery that says so.
     pub async fn admit(&self, admission: &Admission) -> Result<Admitted, StoreError> {
+        let mut admitted = self.inner.admissions.submit(admission.clone()).await?;
         for _ in 0..TRIES_MAX {
-            if let Some(admitted) = self.try_admit(admission).await? {
+            if let Some(admitted) = admitted {
+                if matches!(admitted, Admitted::Started(_)) && !admission.open.is_empty() {
+                    self.wake();
+                }
                 return Ok(admitted);
             }
+            admitted = alone(self.pool(), admission).await?;
         }
         Err(StoreError::Unstorable("an admission whose place is taken by nobody"))
-    }
-
-    /// None if somebody else committed what stands in the way after this looked.
-    async fn try_admit(&self, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
-        let mut tx = begin(self.pool()).await?;
-        if let (Some(record), true) = (&admission.record, is_exclusive(admission)) {
-            hold_record(&mut tx, admission, record).await?;
-        }
-        let before = before(&mut tx, admission).await?;
-        if before.admitted.is_some() {
-            return undo(tx, before.admitted).await;
-        }
-        if let Some((code, detail)) = refusal(admission, &before) {
-            if let Trigger::Event { event, .. } = admission.trigger {
-                let Admission { tenant, workflow, version, .. } = *admission;
-                insert_refusal(&mut tx, tenant, event, workflow, version, code, &detail).await?;
-            }
-            tx.commit().await?;
-            return Ok(Some(Admitted::Refused { code, detail }));
-        }
-        if !insert(&mut tx, admission).await? {
-            return undo(tx, None).await;
-        }
-        let Admission { tenant, run, inline, .. } = admission;
-        let settled = |step| Inline { tenant: *tenant, run: *run, lineage: run.0.into(), step };
-        let inline: Vec<_> = inline.iter().map(settled).collect();
-        insert_inline(&mut tx, &inline).await?;
-        tx.commit().await?;
-        if !admission.open.is_empty() {
-            self.wake();
-        }
-        Ok(Some(Admitted::Started(admission.run)))
     }
 
     /// Keeps the reason why an event does not start a workflow. What is known of the two already stays.
@@ -121,16 +99,49 @@ impl Store {
     }
 }
 
+/// Admits a run in a transaction of its own. None if somebody else committed what stands in the way after this looked.
+async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
+    let mut tx = begin(pool).await?;
+    hold_record(&mut tx, admission).await?;
+    let before = before(&mut tx, admission).await?;
+    if before.admitted.is_some() {
+        return undo(tx, before.admitted).await;
+    }
+    if let Some((code, detail)) = refusal(admission, &before) {
+        if let Trigger::Event { event, .. } = admission.trigger {
+            let Admission { tenant, workflow, version, .. } = *admission;
+            insert_refusal(&mut tx, tenant, event, workflow, version, code, &detail).await?;
+        }
+        tx.commit().await?;
+        return Ok(Some(Admitted::Refused { code, detail }));
+    }
+    if !insert(&mut tx, admission).await? {
+        return undo(tx, None).await;
+    }
+    let Admission { tenant, run, inline, .. } = admission;
+    let settled = |step| Inline { tenant: *tenant, run: *run, lineage: run.0.into(), step };
+    let inline: Vec<_> = inline.iter().map(settled).collect();
+    insert_inline(&mut tx, &inline).await?;
+    tx.commit().await?;
+    Ok(Some(Admitted::Started(admission.run)))
+}
+
 /// Whether the record limits what may start.
 fn is_exclusive(admission: &Admission) -> bool {
     admission.dedup != Dedup::EveryTime && admission.record.is_some()
 }
 
+/// What admissions of one record take in turn. Two records with one hash wait for each other for nothing, which is harmless.
+fn record_lock(admission: &Admission) -> Option<String> {
+    let record = admission.record.as_ref().filter(|_| is_exclusive(admission))?;
+    Some(format!("{}/{}/{record}", admission.tenant, admission.workflow))
+}
+
 /// Lets one admission of a record look at a time, until its transaction ends.
-async fn hold_record(tx: &mut Tx, admission: &Admission, record: &str) -> Result<(), StoreError> {
-    // Two records with one hash wait for each other for nothing, which is harmless.
-    let key = format!("{}/{}/{record}", admission.tenant, admission.workflow);
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(&mut **tx).await?;
+async fn hold_record(tx: &mut Tx, admission: &Admission) -> Result<(), StoreError> {
+    if let Some(key) = record_lock(admission) {
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(&mut **tx).await?;
+    }
     Ok(())
 }
 
@@ -169,19 +180,28 @@ async fn before(tx: &mut Tx, admission: &Admission) -> Result<Before, StoreError
     )
     .fetch_one(&mut **tx)
     .await?;
-    let admitted = match (found.run, found.refusal) {
-        (Some(run), _) => Some(Admitted::Exists(run.into())),
-        (None, Some(refusal)) => {
-            let row = Row { table: "deliveries", id: event.map_or_else(String::new, |id| id.to_string()) };
-            let code = row.need("refusal", Code::from_name(&refusal))?;
-            Some(Admitted::Refused { code, detail: found.detail.unwrap_or_default() })
-        }
-        (None, None) => None,
-    };
+    let row = Row { table: "deliveries", id: &admission.start_key };
     Ok(Before {
-        admitted,
+        admitted: earlier(&row, found.run, found.refusal, found.detail)?,
         record_has_run: found.record_has_run,
         record_has_open_run: found.record_has_open_run,
+    })
+}
+
+/// What became of the same start key or event before.
+fn earlier(
+    row: &Row<&String>,
+    run: Option<Uuid>,
+    refusal: Option<String>,
+    detail: Option<String>,
+) -> Result<Option<Admitted>, StoreError> {
+    Ok(match (run, refusal) {
+        (Some(run), _) => Some(Admitted::Exists(run.into())),
+        (None, Some(refusal)) => {
+            let code = row.need("refusal", Code::from_name(&refusal))?;
+            Some(Admitted::Refused { code, detail: detail.unwrap_or_default() })
+        }
+        (None, None) => None,
     })
 }
 
@@ -201,10 +221,7 @@ fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
 /// Inserts the run with its open steps and its delivery. False if something of it is there already: then the transaction is of
 /// no use any more.
 async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> {
-    let (trigger, event, ordinal) = match admission.trigger {
-        Trigger::Api => ("api", None, None),
-        Trigger::Event { event, ordinal } => ("event", Some(event.0), Some(ordinal.cast_signed())),
-    };
+    let (event, ordinal) = admission.trigger.columns();
     let open = OpenArrays::new(admission.run, &admission.open);
     let end = admission.end.as_ref();
     let inserted = sqlx::query!(
@@ -241,7 +258,7 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
         admission.workflow.0,
         admission.version.0,
         admission.start_key,
-        trigger,
+        admission.trigger.name(),
         event,
         ordinal,
         admission.record,

@@ -1,5 +1,6 @@
 //! Connections: a tenant's named ways to reach a system.
 
+mod read;
 mod room;
 mod secret;
 
@@ -9,6 +10,7 @@ use counterfoil_domain::id::TenantId;
 use counterfoil_domain::receipt::Actor;
 use serde_json::{Value, json};
 
+pub(crate) use self::read::{Named, Read, flush_reads};
 pub use self::room::Room;
 pub use self::secret::SecretRow;
 
@@ -156,29 +158,6 @@ impl Store {
         .fetch_all(self.pool())
         .await?;
         connections.into_iter().map(Connection::try_from).collect()
-    }
-
-    /// One connection, with its secrets as they are at that moment.
-    pub async fn connection(&self, tenant: TenantId, name: &str) -> Result<Option<Connection>, StoreError> {
-        let connection = sqlx::query_as!(
-            Columns,
-            r#"SELECT c.name, c.base_url, c.allowed_hosts, c.abilities, c.updated_at,
-                 r.calls AS "calls?", r.per_ms AS "per_ms?", r.burst,
-                 ARRAY(SELECT s.name FROM connection_secrets s
-                       WHERE s.tenant_id = $1 AND s.connection = $2 ORDER BY s.name) AS "secret_names!",
-                 ARRAY(SELECT s.key_id FROM connection_secrets s
-                       WHERE s.tenant_id = $1 AND s.connection = $2 ORDER BY s.name) AS "secret_keys!",
-                 ARRAY(SELECT s.sealed FROM connection_secrets s
-                       WHERE s.tenant_id = $1 AND s.connection = $2 ORDER BY s.name) AS "secrets!"
-             FROM connections c
-             LEFT JOIN connection_rates r ON r.tenant_id = $1 AND r.connection = $2
-             WHERE c.tenant_id = $1 AND c.name = $2"#,
-            tenant.0,
-            name,
-        )
-        .fetch_optional(self.pool())
-        .await?;
-        connection.map(Connection::try_from).transpose()
     }
 }
 

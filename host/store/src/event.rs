@@ -113,7 +113,7 @@ impl Store {
             i64::from(limit),
             value::interval(time),
         )
-        .fetch_all(self.pool())
+        .fetch_all(&self.inner.claims)
         .await?;
         let mut events: Vec<HeldEvent> = rows
             .into_iter()
@@ -143,7 +143,7 @@ impl Store {
             &tenants,
             &events,
         )
-        .execute(self.pool())
+        .execute(&self.inner.claims)
         .await?;
         Ok(published.rows_affected())
     }

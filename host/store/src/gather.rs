@@ -2,7 +2,9 @@
 //!
 //! Nothing waits for a timer, so that what comes alone is flushed alone, at once.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -10,8 +12,11 @@ use crate::StoreError;
 
 /// Larger flushes trade latency for nothing.
 const FLUSH_LEN_MAX: usize = 256;
-/// While one flush waits for the disk, another is being computed.
+/// Flushes that may be under way at once.
 const FLUSHERS: usize = 2;
+/// How long one flush is under way before another may begin: while it is quick, what arrives gathers, which costs the
+/// database least; one that waits for a slow disk, or for a lock, holds nobody up.
+const ALONE_FOR: Duration = Duration::from_millis(3);
 /// Callers beyond these wait until there is room.
 const QUEUE_LEN_MAX: usize = 4_096;
 
@@ -34,10 +39,18 @@ impl<T: Send + 'static, V: Send + 'static> Gather<T, V> {
         F: Fn(Vec<T>) -> R + Clone + Send + 'static,
         R: Future<Output = Vec<V>> + Send + 'static,
     {
+        Self::start_with(ALONE_FOR, flush)
+    }
+
+    fn start_with<F, R>(alone_for: Duration, flush: F) -> Self
+    where
+        F: Fn(Vec<T>) -> R + Clone + Send + 'static,
+        R: Future<Output = Vec<V>> + Send + 'static,
+    {
         let (queue, arrivals) = mpsc::channel(QUEUE_LEN_MAX);
         let arrivals = Arc::new(Mutex::new(arrivals));
         for _ in 0..FLUSHERS {
-            tokio::spawn(run(Arc::clone(&arrivals), flush.clone()));
+            tokio::spawn(run(Arc::clone(&arrivals), alone_for, flush.clone()));
         }
         Self { queue }
     }
@@ -50,20 +63,28 @@ impl<T: Send + 'static, V: Send + 'static> Gather<T, V> {
     }
 }
 
-async fn run<T, V, F, R>(arrivals: Arc<Mutex<mpsc::Receiver<Waiting<T, V>>>>, flush: F)
+async fn run<T, V, F, R>(arrivals: Arc<Mutex<mpsc::Receiver<Waiting<T, V>>>>, alone_for: Duration, flush: F)
 where
     F: Fn(Vec<T>) -> R,
     R: Future<Output = Vec<V>>,
 {
     loop {
         let mut gathered = Vec::new();
-        // One flusher waits for arrivals at a time; the others are flushing.
-        if arrivals.lock().await.recv_many(&mut gathered, FLUSH_LEN_MAX).await == 0 {
+        // Whoever has the lock waits for arrivals, or is flushing and has not been for long.
+        let mut turn = arrivals.lock().await;
+        if turn.recv_many(&mut gathered, FLUSH_LEN_MAX).await == 0 {
             return;
         }
         let (items, waiting): (Vec<T>, Vec<_>) =
             gathered.into_iter().map(|waiting| (waiting.item, waiting.verdict)).unzip();
-        for (waiting, verdict) in waiting.into_iter().zip(flush(items).await) {
+        let mut flush = pin!(flush(items));
+        let quick = tokio::time::timeout(alone_for, &mut flush).await;
+        drop(turn);
+        let verdicts = match quick {
+            Ok(verdicts) => verdicts,
+            Err(_) => flush.await,
+        };
+        for (waiting, verdict) in waiting.into_iter().zip(verdicts) {
             // Whoever is gone needs no verdict.
             let _ = waiting.send(verdict);
         }
@@ -75,14 +96,14 @@ mod tests {
     use std::sync::Mutex as Lock;
 
     use tokio::sync::Semaphore;
+    use tokio::task::JoinHandle;
 
     use super::*;
 
-    #[tokio::test]
-    async fn what_arrives_during_a_flush_goes_with_the_next() {
-        let gate = Arc::new(Semaphore::new(0));
-        let flushed = Arc::new(Lock::new(vec![]));
-        let gather = Gather::start({
+    /// Flushes that are let go one by one, and what each of them had.
+    fn gated(alone_for: Duration) -> (Arc<Semaphore>, Arc<Lock<Vec<usize>>>, Arc<Gather<u32, u32>>) {
+        let (gate, flushed) = (Arc::new(Semaphore::new(0)), Arc::new(Lock::new(vec![])));
+        let gather = Gather::start_with(alone_for, {
             let (gate, flushed) = (Arc::clone(&gate), Arc::clone(&flushed));
             move |items: Vec<u32>| {
                 let (gate, flushed) = (Arc::clone(&gate), Arc::clone(&flushed));
@@ -93,27 +114,52 @@ mod tests {
                 }
             }
         });
-        let gather = Arc::new(gather);
-        let submit = |n: u32| {
-            let gather = Arc::clone(&gather);
+        (gate, flushed, Arc::new(gather))
+    }
+
+    fn submit(gather: &Arc<Gather<u32, u32>>, items: std::ops::Range<u32>) -> Vec<JoinHandle<u32>> {
+        let submit = |n| {
+            let gather = Arc::clone(gather);
             tokio::spawn(async move { gather.submit(n).await.expect("a verdict") })
         };
-        // As many flushes as there are flushers begin at once, with what is there; the rest gathers.
+        items.map(submit).collect()
+    }
+
+    async fn verdicts(submitted: Vec<JoinHandle<u32>>) {
+        for (n, verdict) in submitted.into_iter().enumerate() {
+            assert_eq!(verdict.await.expect("ends") as usize, n * 10);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_arrives_during_a_flush_goes_with_the_next() {
+        let (gate, flushed, gather) = gated(Duration::from_hours(1));
+        let mut submitted = submit(&gather, 0..1);
+        while flushed.lock().expect("whole").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        submitted.extend(submit(&gather, 1..300));
+        while gather.queue.capacity() > QUEUE_LEN_MAX - 299 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(3);
+        verdicts(submitted).await;
+        assert_eq!(*flushed.lock().expect("whole"), [1, FLUSH_LEN_MAX, 299 - FLUSH_LEN_MAX]);
+    }
+
+    #[tokio::test]
+    async fn a_flush_that_takes_long_holds_nobody_up() {
+        let (gate, flushed, gather) = gated(Duration::ZERO);
         let mut submitted = vec![];
         for n in 0..2 {
-            submitted.push(submit(n));
+            submitted.extend(submit(&gather, n..n + 1));
             while flushed.lock().expect("whole").len() <= n as usize {
                 tokio::task::yield_now().await;
             }
         }
-        submitted.extend((2..300).map(&submit));
-        tokio::task::yield_now().await;
-        gate.add_permits(100);
-        for (n, verdict) in submitted.into_iter().enumerate() {
-            assert_eq!(verdict.await.expect("ends") as usize, n * 10);
-        }
-        let flushed = flushed.lock().expect("whole").clone();
-        assert_eq!(flushed, [1, 1, FLUSH_LEN_MAX, 300 - 2 - FLUSH_LEN_MAX]);
+        assert_eq!(*flushed.lock().expect("whole"), [1, 1], "two are under way");
+        gate.add_permits(2);
+        verdicts(submitted).await;
     }
 
     #[tokio::test]

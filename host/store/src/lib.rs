@@ -47,6 +47,7 @@ pub mod workflow;
 pub use self::error::StoreError;
 pub use self::page::Page;
 
+use self::admission::Admission;
 use self::gather::Gather;
 use self::receipt::{Flushed, Wanted};
 use self::settle::{Settlement, Together};
@@ -84,14 +85,17 @@ pub struct Store {
 
 struct Inner {
     pool: PgPool,
-    /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease, and a call
-    /// that it forgets to count is one of those within the last second.
+    /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease, a call that
+    /// it forgets to count is one of those within the last second, and an event that it forgets to be published is admitted
+    /// once more, to the runs that it has started.
     claims: PgPool,
     /// For lists, whose best plan depends on the filters that are given.
     reads: PgPool,
     options: PgConnectOptions,
     faults: Arc<dyn Faults>,
     waker: Waker,
+    connections: Gather<connection::Named, connection::Read>,
+    admissions: Gather<Admission, admission::Together>,
     dispatches: Gather<Wanted, Flushed>,
     settlements: Gather<Settlement, Together>,
 }
@@ -142,6 +146,8 @@ impl Store {
                 pool_of_writers.clone(),
                 Arc::clone(&faults),
             )),
+            connections: Gather::start(connection::flush_reads(pool_of_writers.clone())),
+            admissions: Gather::start(admission::flush_admissions(pool_of_writers.clone())),
             pool: pool_of_writers,
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
             reads: pool(READ_CONNECTIONS_MAX).connect_lazy_with(limited),

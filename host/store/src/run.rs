@@ -7,6 +7,7 @@ mod list;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{EventId, LineageId, RunId, WorkflowId, WorkflowVersionId};
 use serde_json::Value;
+use uuid::Uuid;
 
 pub(crate) use self::end::{STEP_CANCELLED, cancel_open_steps};
 pub use self::list::RunFilter;
@@ -45,6 +46,24 @@ pub enum Trigger {
         /// By which of the workflow's bindings to its type.
         ordinal: u32,
     },
+}
+
+impl Trigger {
+    /// Its name in the database and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Event { .. } => "event",
+        }
+    }
+
+    /// The event that it is, and by which binding.
+    pub(crate) fn columns(self) -> (Option<Uuid>, Option<i32>) {
+        match self {
+            Self::Api => (None, None),
+            Self::Event { event, ordinal } => (Some(event.0), Some(ordinal.cast_signed())),
+        }
+    }
 }
 
 /// What a step's decisions are taken from.

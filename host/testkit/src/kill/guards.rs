@@ -69,7 +69,11 @@ impl Guard {
                 "SELECT * FROM receipts WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4 AND false",
             )],
             Self::StartLookup => {
-                vec![Rewrite::new("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run")]
+                vec![
+                    Rewrite::new("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run"),
+                    Rewrite::new("AND start_key = w.key) AS run", "AND start_key = w.key AND false) AS run")
+                        .if_met(),
+                ]
             }
             Self::Receipt | Self::Index | Self::Identity | Self::StartKey => vec![],
         }
