@@ -10,12 +10,16 @@ use counterfoil_domain::ports::Site;
 use counterfoil_store::StoreError;
 use counterfoil_store::run::RunContext;
 use counterfoil_store::step::{ClaimRequest, Claimed};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Inner, execute};
 
 /// Pause after a failed look, so that a database that is down is not hammered.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
+
+/// Between two looks of a host that has no room: a few short steps.
+const LOOK_WHILE_FULL_EVERY: Duration = Duration::from_millis(50);
 
 /// Claims and executes until `stop`.
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
@@ -61,10 +65,7 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
         return Ok(Looked { took_all: true, next_in: due.next_in });
     }
     inner.faults.reach(Site::BeforeClaim);
-    let held = inner.held.by_tenant();
-    let share =
-        |tenant: &TenantId| Due { tenant: *tenant, in_flight: held.get(tenant).copied().unwrap_or(0) };
-    let shares: Vec<Due> = due.tenants.iter().map(share).collect();
+    let shares = shares(inner, &due.tenants);
     let granted = grants(&shares, room, *after);
     *after = granted.last;
     let request = ClaimRequest {
@@ -75,8 +76,8 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
     };
     let claimed = inner.store.claim(&request).await?;
     let took_all = claimed.is_empty();
-    let is_full = claimed.len() >= room as usize && shares.len() > 1;
-    inner.held.wait_with(shares.iter().map(|share| share.in_flight).min().filter(|_| is_full));
+    let is_full = claimed.len() >= room as usize;
+    inner.held.wait_with(fewest(&shares).filter(|_| is_full));
     // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
     let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence)).collect();
     let mut runs = runs(inner, &claimed).await;
@@ -103,8 +104,11 @@ async fn runs(inner: &Inner, claimed: &[Claimed]) -> HashMap<RunId, RunContext> 
     })
 }
 
-/// Waits until there is room for at least one more step.
+/// Waits until there is room for at least one more step. Meanwhile it looks whose work waits, so that tenants who have their
+/// share make room between two steps of a run.
 async fn wait_for_room(inner: &Inner) -> u32 {
+    let mut looks = interval_at(Instant::now() + LOOK_WHILE_FULL_EVERY, LOOK_WHILE_FULL_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let change = inner.held.change();
         let held = u32::try_from(inner.held.len()).unwrap_or(u32::MAX);
@@ -112,6 +116,25 @@ async fn wait_for_room(inner: &Inner) -> u32 {
         if room > 0 {
             return room;
         }
-        change.await;
+        tokio::select! {
+            () = change => {}
+            _ = looks.tick() => match inner.store.due().await {
+                Ok(due) => inner.held.wait_with(fewest(&shares(inner, &due.tenants))),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "due steps could not be looked for");
+                }
+            },
+        }
     }
+}
+
+fn shares(inner: &Inner, tenants: &[TenantId]) -> Vec<Due> {
+    let held = inner.held.by_tenant();
+    let share =
+        |tenant: &TenantId| Due { tenant: *tenant, in_flight: held.get(tenant).copied().unwrap_or(0) };
+    tenants.iter().map(share).collect()
+}
+
+fn fewest(shares: &[Due]) -> Option<u32> {
+    shares.iter().map(|share| share.in_flight).min()
 }

@@ -101,7 +101,13 @@ mod tests {
     use super::*;
 
     /// Flushes that are let go one by one, and what each of them had.
-    fn gated(alone_for: Duration) -> (Arc<Semaphore>, Arc<Lock<Vec<usize>>>, Arc<Gather<u32, u32>>) {
+    struct Gated {
+        gate: Arc<Semaphore>,
+        flushed: Arc<Lock<Vec<usize>>>,
+        gather: Arc<Gather<u32, u32>>,
+    }
+
+    fn gated(alone_for: Duration) -> Gated {
         let (gate, flushed) = (Arc::new(Semaphore::new(0)), Arc::new(Lock::new(vec![])));
         let gather = Gather::start_with(alone_for, {
             let (gate, flushed) = (Arc::clone(&gate), Arc::clone(&flushed));
@@ -114,7 +120,7 @@ mod tests {
                 }
             }
         });
-        (gate, flushed, Arc::new(gather))
+        Gated { gate, flushed, gather: Arc::new(gather) }
     }
 
     fn submit(gather: &Arc<Gather<u32, u32>>, items: std::ops::Range<u32>) -> Vec<JoinHandle<u32>> {
@@ -133,7 +139,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_arrives_during_a_flush_goes_with_the_next() {
-        let (gate, flushed, gather) = gated(Duration::from_hours(1));
+        let Gated { gate, flushed, gather } = gated(Duration::from_hours(1));
         let mut submitted = submit(&gather, 0..1);
         while flushed.lock().expect("whole").is_empty() {
             tokio::task::yield_now().await;
@@ -149,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flush_that_takes_long_holds_nobody_up() {
-        let (gate, flushed, gather) = gated(Duration::ZERO);
+        let Gated { gate, flushed, gather } = gated(Duration::ZERO);
         let mut submitted = vec![];
         for n in 0..2 {
             submitted.extend(submit(&gather, n..n + 1));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
 use counterfoil_domain::effect::{Answer, EffectCall, EffectReply, EffectRequest, HttpRequest};
-use counterfoil_domain::id::{Digest, EventId, HostId, RunId, WorkflowId, WorkflowVersionId};
+use counterfoil_domain::id::{Digest, EventId, HostId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{
@@ -245,6 +245,13 @@ impl House {
             version.plan.triggers().iter().map(|trigger| trigger.event.clone()).collect();
         store.activate(tenant, name, None, &triggers, &Actor::Host).await?;
         Ok(())
+    }
+
+    /// Makes whatever is done next another tenant's, with a connection of its own to the same provider.
+    pub(crate) async fn change_tenant(&mut self, name: &str) -> anyhow::Result<()> {
+        self.work.tenant = TenantId(Uuid::now_v7());
+        self.work.store.create_tenant(self.work.tenant, name).await?;
+        self.work.connect("p", &self.provider.url(), json!({})).await
     }
 
     /// Starts a run by call.

@@ -6,4 +6,5 @@ mod intake;
 mod prepare;
 mod rate;
 mod runs;
+mod share;
 mod verify;
