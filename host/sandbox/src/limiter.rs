@@ -70,7 +70,8 @@ impl ResourceLimiter for Limiter {
     }
 }
 
-/// Adds a growth to `sum` if it is granted. What exceeds the maximum that the guest itself declared fails without us.
+/// Adds a growth to `sum` if it is granted. What exceeds the maximum that the guest itself declared, or the room in its
+/// slot, fails without us; but not in silence where it is beyond our own limit as well.
 fn grown(
     sum: &mut u64,
     current: usize,
@@ -79,12 +80,12 @@ fn grown(
     sum_max: u64,
     refuse: impl FnOnce(u64),
 ) -> bool {
-    if declared_max.is_some_and(|max| desired > max) {
-        return false;
-    }
     let wanted = sum.saturating_add(desired.saturating_sub(current) as u64);
     if wanted > sum_max {
         refuse(wanted);
+        return false;
+    }
+    if declared_max.is_some_and(|max| desired > max) {
         return false;
     }
     *sum = wanted;
@@ -143,6 +144,9 @@ mod tests {
         let mut limiter = limiter();
         assert_eq!(limiter.memory_growing(0, 3 * PAGE, Some(2 * PAGE)).ok(), Some(false));
         assert_eq!((limiter.bytes_peak(), limiter.refusal()), (0, None));
+        assert_eq!(limiter.memory_growing(0, 5 * PAGE, Some(2 * PAGE)).ok(), Some(false));
+        assert_eq!(limiter.bytes_peak(), 0);
+        assert!(limiter.refusal().is_some(), "beyond our own limit too");
     }
 
     #[test]
