@@ -291,6 +291,13 @@ pub struct Caller<'a> {
     key: &'a str,
 }
 
+impl<'a> Caller<'a> {
+    /// The holder of `key`, at a host that listens at `base`.
+    pub fn new(base: &'a str, key: &'a str) -> Self {
+        Self { base, key }
+    }
+}
+
 impl Caller<'_> {
     /// Sends a request as the tenant.
     ///
@@ -314,15 +321,23 @@ impl Caller<'_> {
         Ok(value)
     }
 
+    /// Sends the bytes of a component, which the host may refuse.
+    ///
+    /// # Errors
+    /// The host is not there.
+    pub async fn upload(&self, name: &str, bytes: Vec<u8>) -> anyhow::Result<Reply> {
+        let authorization = format!("Bearer {}", self.key);
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/wasm")];
+        http::send(self.base, "POST", &format!("/v1/blocks/{name}"), &headers, bytes).await
+    }
+
     /// Uploads a block.
     ///
     /// # Errors
     /// The file cannot be read, or the host refuses it.
     pub async fn push_block(&self, name: &str, file: &Path) -> anyhow::Result<Value> {
         let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let authorization = format!("Bearer {}", self.key);
-        let headers = [("authorization", authorization.as_str()), ("content-type", "application/wasm")];
-        let reply = http::send(self.base, "POST", &format!("/v1/blocks/{name}"), &headers, bytes).await?;
+        let reply = self.upload(name, bytes).await?;
         ensure!(reply.status < 300, "uploading {name}: {}", reply.json()?);
         reply.json()
     }

@@ -1,6 +1,8 @@
 //! The provider that counts and loses answers, the crash harness, guests.
 
+pub mod bombs;
 pub mod browser;
+pub mod guest;
 pub mod host;
 pub mod http;
 pub mod kill;

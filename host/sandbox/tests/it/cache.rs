@@ -1,8 +1,8 @@
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{StepEnd, StepRunner, Unprepared};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_testkit::guest::Guest;
 
-use crate::guest::Guest;
 use crate::port::Script;
 use crate::{config, job, output, sandbox};
 

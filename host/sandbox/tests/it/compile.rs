@@ -14,11 +14,11 @@ use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{ComponentInspector, StepRunner, Unprepared};
 use counterfoil_sandbox::compile::{Budget, Program};
 use counterfoil_sandbox::{Sandbox, SandboxConfig};
+use counterfoil_testkit::guest::Guest;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::guest::Guest;
 use crate::port::Script;
 use crate::processes::{Process, children, ended, grouped, until};
 use crate::{House, config, job, output};
@@ -211,6 +211,8 @@ async fn a_child_ends_with_its_parent_and_does_not_begin_without() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a shell");
+    // Kept open: a child that outlives its parent waits for more.
+    let stdin = shell.stdin.take().expect("piped");
     let mut said = std::io::BufReader::new(shell.stdout.take().expect("piped"));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut said, &mut line).expect("read");
@@ -219,7 +221,9 @@ async fn a_child_ends_with_its_parent_and_does_not_begin_without() {
     shell.kill().expect("ours");
     shell.wait().expect("ended");
     // Whoever inherits it collects it in its own time.
-    until(PATIENCE, || Process::find(child).is_none_or(|child| child.is_zombie).then_some(())).await;
+    let gone = || Process::find(child).is_none_or(|child| child.is_zombie).then_some(());
+    until(Duration::from_secs(20), gone).await;
+    drop(stdin);
 
     let orphan = Command::new(compiler)
         .args(["__compile", "1", "20", "2000000000", "optimised"])

@@ -3,8 +3,8 @@ use counterfoil_domain::effect::{
     Safety, StorageRequest,
 };
 use counterfoil_domain::ports::StepEnd;
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_RESULT_AT, Guest};
 use crate::port::{Act, Script};
 use crate::run::model_call;
 use crate::{LEASE, house, output};
@@ -107,10 +107,8 @@ async fn every_reply_reaches_the_guest_as_the_port_gave_it() {
     ] {
         let locals_first = read(at);
         let (locals, rest) = locals_first.split_at(locals_first.find("(i32.store8").expect("a store"));
-        let call = format!(
-            "{locals} (call $perform (i32.const {}) (i32.const {EFFECT_RESULT_AT})) {rest}",
-            crate::guest::EFFECT_AT
-        );
+        let call =
+            format!("{locals} (call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT})) {rest}");
         let guest = Guest::running(call).holding(&model_call());
         let report = house(Script::new(Act::Reply(reply.clone()))).run(&guest).await;
         assert_eq!(report.end, output(expected), "{reply:?}");
@@ -122,8 +120,7 @@ async fn a_stop_ends_the_guest_where_it_stands() {
     let script = Script::new(Act::Reply(EffectReply::Stop));
     let mut guest = Guest::echo();
     let (before, after) = (guest.text("before"), guest.text("after"));
-    let perform =
-        format!("(call $perform (i32.const {}) (i32.const {EFFECT_RESULT_AT}))", crate::guest::EFFECT_AT);
+    let perform = format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT}))");
     let body = format!(
         "(call $log (i32.const 2) {before}) {perform} (call $log (i32.const 2) {after}) {perform}
          (call $ok (i32.const 0) (i32.const 0))"
@@ -136,8 +133,7 @@ async fn a_stop_ends_the_guest_where_it_stands() {
 
 #[tokio::test]
 async fn a_stop_while_the_guest_starts_ends_it_too() {
-    let perform =
-        format!("(call $perform (i32.const {}) (i32.const {EFFECT_RESULT_AT}))", crate::guest::EFFECT_AT);
+    let perform = format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT}))");
     let guest = Guest::echo().holding(&model_call()).with(&format!("(func $early {perform}) (start $early)"));
     let report = house(Script::new(Act::Reply(EffectReply::Stop))).run(&guest).await;
     assert_eq!(report.end, StepEnd::Stopped);

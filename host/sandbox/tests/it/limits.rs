@@ -5,8 +5,8 @@ use counterfoil_domain::effect::{Answer, EffectReply};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{StepEnd, StepJob, StepRunner};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::port::{Act, Script};
 use crate::run::model_call;
 use crate::{House, ROOMY, config, house, job, output, run, run_within, trapped};
@@ -75,11 +75,17 @@ async fn tables_grow_to_their_limit_and_not_one_element_over() {
         let body = format!(
             "(if (i32.lt_s (call $grow-table (i32.const {elements})) (i32.const 0)) (then (unreachable))) {DONE}"
         );
-        let report = run_within(&Guest::running(body), StepLimits { table_elements_max: 100, ..ROOMY }).await;
-        if granted {
-            assert_eq!(report.end, output(""));
-        } else {
-            assert_eq!(trapped(&report).0, Code::MemoryLimit, "{elements}");
+        for allocation in [Allocation::OnDemand, Allocation::Pooled] {
+            let cache = tempfile::tempdir().expect("a directory");
+            let limits = StepLimits { table_elements_max: 100, ..ROOMY };
+            let config = SandboxConfig { allocation, limits, ..config(cache.path()) };
+            let sandbox = Sandbox::new(config, Script::unused()).expect("a sandbox");
+            let report = House { sandbox, cache }.run(&Guest::running(&body)).await;
+            if granted {
+                assert_eq!(report.end, output(""), "{allocation:?}");
+            } else {
+                assert_eq!(trapped(&report).0, Code::MemoryLimit, "{allocation:?}: {elements}");
+            }
         }
     }
 }
@@ -258,6 +264,26 @@ async fn what_one_call_copies_out_of_the_guest_is_bounded() {
         } else {
             assert_eq!(trapped(&report).0, Code::GuestTrap);
             assert_eq!(script.calls().len(), 0, "nothing of it reached the port");
+        }
+    }
+}
+
+#[tokio::test]
+async fn handles_end_at_their_number() {
+    for (handles, granted) in [(1_000, true), (1_001, false), (100_000, false)] {
+        let body = format!(
+            "(local $i i32)
+             (loop $again
+               (drop (call $new (local.get $i)))
+               (local.set $i (i32.add (local.get $i) (i32.const 1)))
+               (br_if $again (i32.lt_u (local.get $i) (i32.const {handles}))))
+             {DONE}"
+        );
+        let report = run(&Guest::running(body).making_handles()).await;
+        if granted {
+            assert_eq!(report.end, output(""));
+        } else {
+            assert_eq!(trapped(&report).0, Code::GuestTrap, "{handles}");
         }
     }
 }

@@ -3,7 +3,6 @@
 mod cache;
 mod compile;
 mod effects;
-mod guest;
 mod limits;
 mod port;
 mod processes;
@@ -22,10 +21,10 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{EffectPort, StepEnd, StepJob, StepReport, StepRunner};
 use counterfoil_sandbox::compile::{Budget, Program};
 use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_testkit::guest::Guest;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use guest::Guest;
 use port::Script;
 
 const LEASE: LeaseId = LeaseId(Uuid::from_u128(0x01));

@@ -2,8 +2,8 @@ use counterfoil_domain::effect::{EffectCall, EffectRequest};
 use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX};
 use counterfoil_domain::ports::{LogLevel, LogLine, StepEnd, StepJob, StepRunner};
 use counterfoil_sandbox::Allocation;
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::port::Script;
 use crate::{House, house, job, output, run, sandbox};
 

@@ -2,8 +2,8 @@ use std::time::Instant;
 
 use counterfoil_domain::ports::StepRunner;
 use counterfoil_sandbox::Allocation;
+use counterfoil_testkit::guest::Guest;
 
-use crate::guest::Guest;
 use crate::port::Script;
 use crate::{House, job, output, sandbox};
 

@@ -1,8 +1,8 @@
 use counterfoil_domain::code::Code;
 use counterfoil_domain::limits::ERROR_TEXT_BYTES_MAX;
 use counterfoil_domain::ports::StepRunner;
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::port::Script;
 use crate::run::model_call;
 use crate::{house, job, output, run, trapped};

@@ -2,8 +2,8 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{ComponentInspector, Inspection, Refused, StepRunner, Unprepared};
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::house;
 use crate::port::Script;
 use crate::run::model_call;

@@ -8,8 +8,8 @@ use counterfoil_domain::ports::{
     ComponentInspector as _, LogLevel, LogLine, StepRunner as _, VerifyEnd, VerifyJob, VerifyReport,
 };
 use counterfoil_domain::receipt::verification::{UnknownReceipt, Verdict};
+use counterfoil_testkit::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 
-use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
 use crate::port::{Act, Script};
 use crate::run::model_call;
 use crate::{LEASE, ROOMY, house, job};

@@ -2,14 +2,15 @@
 
 use counterfoil_domain::effect::{EffectCall, EffectRequest, StorageRequest};
 
-/// Where `guest.wat` and the tests agree that things lie in the main memory.
-pub(crate) const EFFECT_RESULT_AT: u32 = 128;
-pub(crate) const EFFECT_AT: u32 = 256;
+/// Where `guest.wat` and whoever writes a body agree that the result of an effect lies in the main memory.
+pub const EFFECT_RESULT_AT: u32 = 128;
+/// And where a lowered effect does.
+pub const EFFECT_AT: u32 = 256;
 const TEXTS_AT: u32 = 1_024;
 
 /// A block whose parts are core WebAssembly text.
 #[derive(Clone)]
-pub(crate) struct Guest {
+pub struct Guest {
     describe: String,
     run: String,
     realloc: String,
@@ -20,7 +21,7 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// A block whose `run` has this body: `$input` and `$len` come in, the address of the result goes out.
-    pub(crate) fn running(body: impl Into<String>) -> Self {
+    pub fn running(body: impl Into<String>) -> Self {
         let descriptor = r#"{"name":"guest","input":true,"output":true,"effects":[{"kind":"http","safety":"at-most-once"}]}"#;
         let guest = Self {
             describe: String::new(),
@@ -33,30 +34,35 @@ impl Guest {
         guest.describing(descriptor)
     }
 
-    pub(crate) fn running_instead(mut self, body: impl Into<String>) -> Self {
+    /// The same block with another body.
+    #[must_use]
+    pub fn running_instead(mut self, body: impl Into<String>) -> Self {
         self.run = body.into();
         self
     }
 
     /// A block that answers with its input.
-    pub(crate) fn echo() -> Self {
+    pub fn echo() -> Self {
         Self::running("(call $ok (local.get $input) (local.get $len))")
     }
 
     /// A block that makes one call and then goes on with `then`; the result lies at [`EFFECT_RESULT_AT`].
-    pub(crate) fn performing(call: &EffectCall, then: &str) -> Self {
+    pub fn performing(call: &EffectCall, then: &str) -> Self {
         let run = format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT})) {then}");
         Self::running(run).holding(call)
     }
 
     /// Puts a lowered effect at [`EFFECT_AT`].
-    pub(crate) fn holding(mut self, call: &EffectCall) -> Self {
+    #[must_use]
+    pub fn holding(mut self, call: &EffectCall) -> Self {
         let record = self.data.effect(call);
         let data = format!("(data (i32.const {EFFECT_AT}) \"{}\")", escaped(&record));
         self.with(&data)
     }
 
-    pub(crate) fn describing(mut self, descriptor: &str) -> Self {
+    /// What it says of itself.
+    #[must_use]
+    pub fn describing(mut self, descriptor: &str) -> Self {
         let (at, len) = self.data.text(descriptor.as_bytes());
         self.describe = format!(
             "(i32.store (i32.const 64) (i32.const {at})) (i32.store (i32.const 68) (i32.const {len})) (i32.const 64)"
@@ -64,14 +70,17 @@ impl Guest {
         self
     }
 
-    pub(crate) fn describing_by(mut self, body: &str) -> Self {
+    /// What it does when it is to say so.
+    #[must_use]
+    pub fn describing_by(mut self, body: &str) -> Self {
         body.clone_into(&mut self.describe);
         self
     }
 
     /// Lets it be asked what became of an effect: the receipt comes in field by field, and the address of the verdict goes
     /// out. `$say` makes it inconclusive, in these words.
-    pub(crate) fn verifying(self, body: &str) -> Self {
+    #[must_use]
+    pub fn verifying(self, body: &str) -> Self {
         const STEP: &str = "(export \"counterfoil:block/step@0.1.0\" (instance $step))";
         let params = "(param $id i32) (param $id-len i32) (param $kind i32) (param $kind-len i32)
             (param $node i32) (param $node-len i32) (param $key i32) (param $key-len i32)
@@ -84,36 +93,63 @@ impl Guest {
             (i32.const 600))";
         self.with(say)
             .with(&format!("(func (export \"verify\") {params} (result i32) {body})"))
-            .replacing(STEP, &format!("{STEP}\n{}", include_str!("verifier.wat")))
+            .replacing(STEP, &format!("{STEP}\n{}", include_str!("guest/verifier.wat")))
     }
 
     /// Adds items (functions, a start, globals) to the main module.
-    pub(crate) fn with(mut self, items: &str) -> Self {
+    #[must_use]
+    pub fn with(mut self, items: &str) -> Self {
         self.items += items;
         self
     }
 
     /// What the allocator does first.
-    pub(crate) fn reallocating(mut self, body: &str) -> Self {
+    #[must_use]
+    pub fn reallocating(mut self, body: &str) -> Self {
         body.clone_into(&mut self.realloc);
         self
     }
 
+    /// Lets it make handles of a resource of its own, which the host keeps the table of: `$new` takes what one stands for.
+    #[must_use]
+    pub fn making_handles(self) -> Self {
+        self.replacing(
+            "(core module $main",
+            "(type $own (resource (rep i32))) (core func $new (canon resource.new $own))
+             (core module $main (import \"own\" \"new\" (func $new (param i32) (result i32)))",
+        )
+        .replacing(
+            "(with \"libc\" (instance $libc))\n",
+            "(with \"libc\" (instance $libc)) (with \"own\" (instance (export \"new\" (func $new))))\n",
+        )
+    }
+
     /// Changes the finished text.
-    pub(crate) fn replacing(mut self, from: &str, to: &str) -> Self {
+    ///
+    /// # Panics
+    /// Once it is built, if `from` is not in it.
+    #[must_use]
+    pub fn replacing(mut self, from: &str, to: &str) -> Self {
         self.replaced.push((from.into(), to.into()));
         self
     }
 
     /// Places a text in memory: its address and length, as two instructions.
-    pub(crate) fn text(&mut self, text: &str) -> String {
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    pub fn text(&mut self, text: &str) -> String {
         let (at, len) = self.data.text(text.as_bytes());
         format!("(i32.const {at}) (i32.const {len})")
     }
 
-    pub(crate) fn build(&self) -> Vec<u8> {
+    /// The component.
+    ///
+    /// # Panics
+    /// If the text is not well formed.
+    pub fn build(&self) -> Vec<u8> {
         let data = format!("(data (i32.const {TEXTS_AT}) \"{}\")", escaped(&self.data.bytes));
-        let mut text = include_str!("guest.wat").to_owned();
+        let mut text = include_str!("guest/guest.wat").to_owned();
         for (mark, part) in [
             ("@DESCRIBE@", &self.describe),
             ("@RUN@", &self.run),

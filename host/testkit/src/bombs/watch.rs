@@ -1,0 +1,85 @@
+//! What a host and its children have in memory, as the system counts it.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinHandle;
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The most that was seen.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Peaks {
+    pub(super) host_kib: u64,
+    /// Of any one child.
+    pub(super) child_kib: u64,
+    /// Children that the host still had at the end.
+    pub(super) children_left: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Watch {
+    host: u32,
+}
+
+pub(super) struct Watching {
+    watch: Watch,
+    over: Arc<AtomicBool>,
+    task: JoinHandle<anyhow::Result<Peaks>>,
+}
+
+impl Watch {
+    pub(super) fn new(host: u32) -> anyhow::Result<Self> {
+        let watch = Self { host };
+        watch.host_kib().map(|_| watch)
+    }
+
+    /// Looks again and again, until it is stopped.
+    pub(super) fn start(host: u32) -> anyhow::Result<Watching> {
+        let watch = Self::new(host)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let task = tokio::spawn(async move {
+            let mut peaks = Peaks::default();
+            while !told.load(Ordering::Relaxed) {
+                peaks.host_kib = peaks.host_kib.max(watch.host_kib()?);
+                for child in watch.children() {
+                    // It may be gone by now.
+                    peaks.child_kib = peaks.child_kib.max(status_kib(child, "VmHWM:").unwrap_or_default());
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Ok(peaks)
+        });
+        Ok(Watching { watch, over, task })
+    }
+
+    /// What the host holds in memory now.
+    pub(super) fn host_kib(self) -> anyhow::Result<u64> {
+        status_kib(self.host, "VmRSS:").context("the host is gone")
+    }
+
+    fn children(self) -> Vec<u32> {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+        ids.filter(|id| status_kib(*id, "PPid:") == Some(u64::from(self.host))).collect()
+    }
+}
+
+impl Watching {
+    pub(super) async fn stop(self) -> anyhow::Result<Peaks> {
+        self.over.store(true, Ordering::Relaxed);
+        let peaks = self.task.await??;
+        Ok(Peaks { children_left: self.watch.children().len(), ..peaks })
+    }
+}
+
+/// A number in what the system says of a process; `None` once it is gone.
+fn status_kib(process: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
