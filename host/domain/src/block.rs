@@ -70,3 +70,25 @@ impl WantedLimits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::StepLimits;
+
+    #[test]
+    fn a_block_narrows_what_it_is_granted_and_widens_nothing() {
+        let granted =
+            StepLimits { memory_bytes_max: 100, cpu_ms_max: 100, wall_ms_max: 100, ..StepLimits::DEFAULT };
+        for (wanted, expected) in [(None, 100), (Some(99), 99), (Some(100), 100), (Some(u64::MAX), 100)] {
+            let limits = WantedLimits { memory_bytes_max: wanted, cpu_ms_max: wanted, wall_ms_max: wanted };
+            let narrowed = StepLimits {
+                memory_bytes_max: expected,
+                cpu_ms_max: expected,
+                wall_ms_max: expected,
+                ..granted
+            };
+            assert_eq!(limits.narrow(granted), narrowed, "{wanted:?}");
+        }
+    }
+}

@@ -66,6 +66,27 @@ steps:
 }
 
 #[tokio::test]
+async fn a_delay_of_a_day_holds_neither_a_sandbox_nor_a_place() -> anyhow::Result<()> {
+    const RUNS: i64 = 20;
+    let mut house = House::new().await?;
+    house.block("say", |_| StepEnd::Output("1".into())).await?;
+    house
+        .workflow(
+            "name: day\nsteps:\n  - one: { block: say }\n  - wait: { delay: 24h }\n  - two: { block: say }\n",
+        )
+        .await?;
+    // With room for one step, whatever is held keeps all others from running.
+    let host = house.host_of(|_| true, std::time::Duration::from_secs(20), 1)?;
+    for _ in 0..RUNS {
+        house.start("day", json!({})).await?;
+    }
+    let waiting = "SELECT count(*) FROM open_steps WHERE node = 'wait' AND lease_id IS NULL";
+    crate::house::eventually(async || Ok((house.work.count(waiting).await? == RUNS).then_some(()))).await?;
+    assert_eq!(host.runner.ran.lock().map(|ran| ran.len()).ok(), usize::try_from(RUNS).ok());
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_delay_is_served_and_not_before_it_is_due() -> anyhow::Result<()> {
     let house = House::new().await?;
     house.workflow("name: wait\nsteps:\n  - wait: { delay: 1s }\n  - done: { set: over }\n").await?;

@@ -3,6 +3,7 @@
 mod cache;
 mod compile;
 mod effects;
+mod faults;
 mod limits;
 mod port;
 mod processes;
