@@ -73,11 +73,16 @@ impl Store {
     pub async fn admit(&self, admission: &Admission) -> Result<Admitted, StoreError> {
         let mut admitted = self.inner.admissions.submit(admission.clone()).await?;
         for _ in 0..TRIES_MAX {
-            if let Some(admitted) = admitted {
-                if matches!(admitted, Admitted::Started(_)) && !admission.open.is_empty() {
-                    self.wake();
+            match admitted {
+                // Its own run stands there already where the answer to an earlier commit was lost.
+                Some(Admitted::Started(run) | Admitted::Exists(run)) if run == admission.run => {
+                    if !admission.open.is_empty() {
+                        self.wake();
+                    }
+                    return Ok(Admitted::Started(run));
                 }
-                return Ok(admitted);
+                Some(admitted) => return Ok(admitted),
+                None => {}
             }
             admitted = alone(self.pool(), admission).await?;
         }

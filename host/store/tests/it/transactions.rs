@@ -116,3 +116,19 @@ async fn hosts_that_start_at_once_migrate_once() {
     assert!(other.is_migrated().await.expect("looks"));
     other.due().await.expect("looks");
 }
+
+#[tokio::test]
+async fn a_host_can_serve_with_its_own_tables_and_newer_ones() {
+    let world = World::new().await;
+    let looks = || async {
+        let store = &world.store;
+        (store.is_migrated().await.expect("looks"), store.has_its_tables().await.expect("looks"))
+    };
+    assert_eq!(looks().await, (true, true));
+    let newer = "INSERT INTO _sqlx_migrations SELECT 9999, description, installed_on, success, checksum, execution_time
+                 FROM _sqlx_migrations WHERE version = 1";
+    world.execute(newer).await.expect("brings in a newer version");
+    assert_eq!(looks().await, (false, true));
+    world.execute("DELETE FROM _sqlx_migrations WHERE version = 2").await.expect("takes one away");
+    assert_eq!(looks().await, (false, false));
+}

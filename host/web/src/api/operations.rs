@@ -36,14 +36,18 @@ async fn livez() -> &'static str {
 
 /// Whether the host can serve
 ///
-/// 503 while it cannot reach its database.
+/// 503 while it cannot reach its database, or while that lacks tables of this version.
 #[utoipa::path(get, path = "/readyz", tag = "operations", responses((status = 200, body = Ready)))]
 async fn readyz(State(app): Shared) -> Result<Json<Ready>, Problem> {
     // Whatever keeps the database from answering keeps this host from serving.
-    app.store.ping().await.map_err(|error| {
+    let has_its_tables = app.store.has_its_tables().await.map_err(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "the host is not ready");
         Problem::new(Code::Unavailable, "the database cannot be reached now")
     })?;
+    if !has_its_tables {
+        let what = "the database lacks tables of this version: `counterfoil migrate` makes them";
+        return Err(Problem::new(Code::Unavailable, what));
+    }
     Ok(Json(Ready { status: "ready" }))
 }
 
