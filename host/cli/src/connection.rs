@@ -96,8 +96,17 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     match command {
         Command::Set(set) => {
             let body = Body::json(&set.body()?);
+            let before = api.call("GET", &["connections", &set.name], &[], Body::empty()).await;
             let answer = api.call("PUT", &["connections", &set.name], &[], body).await?;
             output.record(&answer, ALL)?;
+            // A connection that was not there has lost nothing.
+            for (field, option) in [("rate", "--rate"), ("abilities", "--abilities")] {
+                let was = before.as_ref().map_or(&Value::Null, |before| &before[field]);
+                let is_set = |value: &Value| !value.is_null() && *value != json!({});
+                if is_set(was) && !is_set(&answer[field]) {
+                    anstream::eprintln!("its {field} {was} is gone: to keep it, name it again with {option}");
+                }
+            }
         }
         Command::List => output.list(&api.get(&["connections"], &[]).await?, COLUMNS)?,
         Command::Show { name } => output.record(&api.get(&["connections", &name], &[]).await?, ALL)?,

@@ -92,6 +92,7 @@ const COLUMNS: &[Column] = &[
     Column::state("state", "/state"),
     Column::plain("summary", "/summary"),
     Column::plain("safety", "/safety"),
+    Column::plain("connection", "/connection"),
     Column::plain("workflow", "/workflow"),
     Column::plain("node", "/node"),
     Column::plain("run", "/run"),

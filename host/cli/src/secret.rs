@@ -28,7 +28,11 @@ pub(crate) enum Command {
     /// Seal every secret anew with a new key; or with the first key, where secrets are left under another one.
     ///
     /// It may be broken off and repeated. Once it has ended well, the keys behind the first open nothing any more.
-    Rotate,
+    Rotate {
+        /// Seal with the first key whatever is left under another one, and make no key: to see that nothing is left.
+        #[arg(long)]
+        no_new_key: bool,
+    },
 }
 
 /// Secrets that are sealed anew between two looks at the database.
@@ -55,7 +59,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             );
             Ok(Exit::Ok)
         }
-        Command::Rotate => rotate(&config, output).await,
+        Command::Rotate { no_new_key } => rotate(&config, no_new_key, output).await,
     }
 }
 
@@ -124,18 +128,20 @@ pub(crate) async fn check_keys(file: &Path, store: &Store) -> anyhow::Result<()>
         .into())
 }
 
-async fn rotate(config: &Config, output: Output) -> anyhow::Result<Exit> {
+async fn rotate(config: &Config, no_new_key: bool, output: Output) -> anyhow::Result<Exit> {
     let file = &config.secrets.keys_file;
     let database = Database::join(config).await?;
     let store = database.connect_quietly().await?;
     let mut ring = KeyRing::read(file).map_err(|error| {
         let why = format!("{:#}", anyhow::Error::from(error));
-        Failure::new(Exit::Error, "there are no keys to go on from")
-            .details([why])
-            .next("counterfoil secret add-key")
+        Failure::new(Exit::Error, "there are no keys to go on from").details([
+            why,
+            "restore the file from its backup, or copy it from another host of this database".to_owned(),
+            "where no connection has ever had a secret, `counterfoil secret add-key` makes a key".to_owned(),
+        ])
     })?;
     // What an earlier rotation, or a new key, has left is done first.
-    if store.secrets_not_under(ring.first_id(), None, 1).await?.is_empty() {
+    if !no_new_key && store.secrets_not_under(ring.first_id(), None, 1).await?.is_empty() {
         ring = add_key(file)?;
     }
     let done = reseal(config, &store, ring.first_id()).await?;
@@ -147,7 +153,8 @@ async fn rotate(config: &Config, output: Output) -> anyhow::Result<Exit> {
     output.record(&record, ROTATED)?;
     if done.left.is_empty() {
         anstream::eprintln!(
-            "once every host has this file, run it again before you remove a key: nothing may be left"
+            "once every host has this file, and before you remove a key: `counterfoil secret rotate --no-new-key` \
+             must seal nothing anew"
         );
         return Ok(Exit::Ok);
     }

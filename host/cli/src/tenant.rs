@@ -5,6 +5,7 @@ use chrono::Utc;
 use clap::Subcommand;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
+use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::tenant::Created;
@@ -32,6 +33,12 @@ const COLUMNS: &[Column] =
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let Command::Create { name } = command;
+    if !is_name(&name) {
+        let what = format!(
+            "{name:?} names no tenant: a letter comes first, then `a` to `z`, `0` to `9` and `-`, {NAME_LEN_MAX} at most"
+        );
+        return Err(Failure::new(Exit::Usage, what).into());
+    }
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let pepper = config.secrets.pepper.as_ref().context("there is no pepper")?;
     let database = Database::join(&config).await?;

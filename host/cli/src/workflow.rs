@@ -37,6 +37,16 @@ pub(crate) enum Command {
         #[arg(long)]
         version: Option<u32>,
     },
+    /// Let a workflow start no runs; those that have started go on.
+    Pause {
+        /// The workflow.
+        name: String,
+    },
+    /// Let a paused workflow start runs again.
+    Resume {
+        /// The workflow.
+        name: String,
+    },
     /// All workflows.
     List {
         #[command(flatten)]
@@ -65,6 +75,8 @@ const SAVED: &[Column] = &[
     Column::plain("active", "/active"),
 ];
 
+const PAUSED: &[Column] = &[Column::plain("name", "/name"), Column::plain("paused", "/paused")];
+
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     match command {
         Command::Check { file } => return check::check(&file, output),
@@ -72,6 +84,14 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         Command::Activate { name, version } => {
             let answer = activate(&Api::new(global)?, &name, version).await?;
             output.record(&answer, SAVED)?;
+        }
+        Command::Pause { name } => {
+            let answer = Api::new(global)?.post(&["workflows", &name, "pause"], Body::empty()).await?;
+            output.record(&answer, PAUSED)?;
+        }
+        Command::Resume { name } => {
+            let answer = Api::new(global)?.post(&["workflows", &name, "resume"], Body::empty()).await?;
+            output.record(&answer, PAUSED)?;
         }
         Command::List { page } => {
             output.list(&Api::new(global)?.get(&["workflows"], &page.query()).await?, COLUMNS)?;

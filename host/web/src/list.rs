@@ -14,6 +14,7 @@ pub(crate) const LIMIT_MAX: u32 = 200;
 /// Which part of a list.
 #[derive(Debug, Default, Clone, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ListParams {
     /// Rows to return at most, 1 to 200; 50 if absent.
     #[param(minimum = 1, maximum = 200)]

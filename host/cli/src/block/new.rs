@@ -91,7 +91,8 @@ const RESERVED: [&str; 56] = [
 
 /// Creates the crate of the block `name` in a new directory of that name in `parent`, and returns its path.
 ///
-/// Inside a checkout of this repository the crate takes the SDK from there, else by its version.
+/// Inside a checkout of this repository the crate takes the SDK from there; elsewhere from the checkout that this program
+/// was built from, if that is still there; else by its version.
 ///
 /// # Errors
 ///
@@ -106,7 +107,7 @@ pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Resu
     let (example, source) = template.example();
     let function = name.replace('-', "_");
     for (path, content) in [
-        ("Cargo.toml", manifest(name, &sdk(&dir))),
+        ("Cargo.toml", manifest(name, &sdk(&dir, Path::new(BUILT_FROM)))),
         ("src/lib.rs", source.replace(&format!("fn {example}("), &format!("fn {function}("))),
         (".gitignore", "/target\n".to_owned()),
     ] {
@@ -129,17 +130,28 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The checkout that this program was built from.
+const BUILT_FROM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn has_sdk(checkout: &Path) -> bool {
+    checkout.join("sdk/rust/Cargo.toml").is_file() && checkout.join("wit/block.wit").is_file()
+}
+
 /// The SDK's line in the manifest of a crate in `dir`.
-fn sdk(dir: &Path) -> String {
-    const MANIFEST: &str = "sdk/rust/Cargo.toml";
+fn sdk(dir: &Path, built_from: &Path) -> String {
     let mut path = String::new();
     for ancestor in dir.ancestors() {
-        if ancestor.join(MANIFEST).is_file() && ancestor.join("wit/block.wit").is_file() {
+        if has_sdk(ancestor) {
             return format!("counterfoil-sdk = {{ path = \"{path}sdk/rust\" }}");
         }
         path.push_str("../");
     }
-    format!("counterfoil-sdk = \"{}\"", env!("CARGO_PKG_VERSION"))
+    match fs::canonicalize(built_from) {
+        Ok(checkout) if has_sdk(&checkout) => {
+            format!("counterfoil-sdk = {{ path = {:?} }}", checkout.join("sdk/rust"))
+        }
+        _ => format!("counterfoil-sdk = \"{}\"", env!("CARGO_PKG_VERSION")),
+    }
 }
 
 fn manifest(name: &str, sdk: &str) -> String {
@@ -194,8 +206,11 @@ mod tests {
             assert!(source.contains(function) && source.contains(url), "{source}");
             let manifest = fs::read_to_string(dir.join("Cargo.toml"))?;
             assert!(manifest.starts_with(&format!("[package]\nname = \"{name}\"\n")), "{manifest}");
-            let sdk = concat!("\ncounterfoil-sdk = \"", env!("CARGO_PKG_VERSION"), "\"\n");
-            assert!(manifest.contains(sdk), "{manifest}");
+            let checkout = fs::canonicalize(BUILT_FROM)?;
+            let from_there = format!("\ncounterfoil-sdk = {{ path = {:?} }}\n", checkout.join("sdk/rust"));
+            assert!(manifest.contains(&from_there), "{manifest}");
+            let by_version = concat!("counterfoil-sdk = \"", env!("CARGO_PKG_VERSION"), "\"");
+            assert_eq!(sdk(&dir, parent.path()), by_version, "that checkout is gone");
             assert_eq!(fs::read_to_string(dir.join(".gitignore"))?, "/target\n");
 
             let again = new(parent.path(), name, template).expect_err("it is there");

@@ -21,7 +21,7 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(300);
 pub(super) async fn show(api: &Api, id: &str, output: Output) -> anyhow::Result<Exit> {
     let (value, timeline) = look(api, id).await?;
     output.show(&value, || timeline.text())?;
-    advise(api, &timeline);
+    advise(api, &timeline).await;
     Ok(Exit::Ok)
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn watch(
         if exit == Exit::TimedOut {
             anstream::eprintln!("not in time: {id} is {} still", timeline.run.state);
         }
-        advise(api, &timeline);
+        advise(api, &timeline).await;
         return Ok(exit);
     }
 }
@@ -86,8 +86,12 @@ fn unknown(timeline: &Timeline) -> impl Iterator<Item = &Effect> {
 }
 
 /// The page, and what a person can do where one is needed.
-fn advise(api: &Api, timeline: &Timeline) {
+async fn advise(api: &Api, timeline: &Timeline) {
     anstream::eprintln!("page: {}", api.page(&format!("/runs/{}", timeline.run.id)));
+    // Where that cannot be read, a person is told what a person can do.
+    if is_for_verifiers(api, timeline).await.unwrap_or(false) {
+        anstream::eprintln!("nobody knows yet whether it took place; the block is asked first");
+    }
     for effect in unknown(timeline) {
         anstream::eprintln!("nobody knows whether {} took place; find out, then say so:", effect.id);
         anstream::eprintln!("next: counterfoil effect show {}", effect.id);

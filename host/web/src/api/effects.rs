@@ -32,6 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Which effects.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct EffectParams {
     /// In this state only.
     #[param(value_type = Option<String>)]

@@ -120,6 +120,7 @@ pub(crate) struct RunResumed {
 /// Which runs.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct RunParams {
     /// Of this workflow only.
     workflow: Option<String>,

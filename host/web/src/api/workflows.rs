@@ -109,6 +109,7 @@ struct Paused {
 /// How to save.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct SaveParams {
     /// Check the definition, and store nothing.
     #[serde(default)]

@@ -80,6 +80,8 @@ struct EffectPage {
     chrome: Chrome,
     detail: EffectDetail,
     form: Option<ResolveForm>,
+    /// Why nothing was changed, where there is no form to say it in.
+    problem: Option<String>,
 }
 
 /// `GET /effects/{id}`
@@ -102,6 +104,10 @@ async fn shown(
     let receipt = app.store.receipt(visitor.principal.tenant, id).await?.ok_or_else(Problem::not_found)?;
     let detail = EffectDetail::from(receipt);
     let is_open = visitor.may(Scope::Operator) && !detail.resolutions.is_empty();
-    let form = is_open.then(|| ResolveForm::new(&detail.resolutions, given, problem));
-    Ok(Page(EffectPage { chrome: Chrome::of(visitor), detail, form }).into_response())
+    let (form, problem) = if is_open {
+        (Some(ResolveForm::new(&detail.resolutions, given, problem)), None)
+    } else {
+        (None, problem)
+    };
+    Ok(Page(EffectPage { chrome: Chrome::of(visitor), detail, form, problem }).into_response())
 }
