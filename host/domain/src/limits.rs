@@ -1,6 +1,7 @@
 //! Limits: each a named number with its reason. Those of a block can only narrow its tenant's, and those the operator's.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Bounds of one execution of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ impl StepLimits {
 pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
 /// Input and output of a step, and an event's data: larger things belong in a store that the payload points to.
 pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
+/// Levels of a payload: well below the 128 at which parsers of JSON give up, so that what wraps a payload can be read too.
+pub const PAYLOAD_DEPTH_MAX: usize = 100;
 /// Effects of one step: beyond that, the work wants more steps.
 pub const EFFECTS_PER_STEP_MAX: u64 = 64;
 /// Total time that one call may ask for: within it, nobody can say that the call did not take place.
@@ -104,9 +107,31 @@ pub fn cut_text(text: &str, bytes_max: usize) -> (String, bool) {
     (bounded, false)
 }
 
+/// Whether a payload has more than [`PAYLOAD_DEPTH_MAX`] levels of objects and arrays.
+pub fn is_too_deep(payload: &Value) -> bool {
+    fn exceeds(value: &Value, levels: usize) -> bool {
+        match value {
+            Value::Array(_) | Value::Object(_) if levels == 0 => true,
+            Value::Array(items) => items.iter().any(|item| exceeds(item, levels - 1)),
+            Value::Object(fields) => fields.values().any(|field| exceeds(field, levels - 1)),
+            _ => false,
+        }
+    }
+    exceeds(payload, PAYLOAD_DEPTH_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_has_so_many_levels() {
+        let nested =
+            |levels| (0..levels).fold(Value::Null, |inner, _| Value::Array(vec![Value::Null, inner]));
+        assert!(!is_too_deep(&nested(PAYLOAD_DEPTH_MAX)));
+        assert!(is_too_deep(&nested(PAYLOAD_DEPTH_MAX + 1)));
+        assert!(is_too_deep(&serde_json::json!({ "a": nested(PAYLOAD_DEPTH_MAX) })));
+    }
 
     #[test]
     fn foreign_text_is_escaped_and_cut() {

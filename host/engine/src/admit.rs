@@ -20,8 +20,16 @@ use crate::context::LoadError;
 /// Admits `event` to the workflow of these bindings, by the first of its triggers that fits. A redelivery finds what the
 /// first delivery did.
 pub(crate) async fn event(inner: &Inner, event: &HeldEvent, bindings: &[Binding]) -> Result<(), LoadError> {
+    let data = match (&event.data, bindings) {
+        (Ok(data), _) => data,
+        (Err(why), [first, ..]) => {
+            let detail = format!("its data cannot be read: {why}");
+            return Ok(refuse(inner, event, first, Code::OutputInvalid, &detail).await?);
+        }
+        (Err(_), []) => return Ok(()),
+    };
     let run = RunId(Uuid::now_v7());
-    let seen = as_expressions_see_it(event);
+    let seen = as_expressions_see_it(event, data);
     let mut refused = None;
     for binding in bindings {
         let plan = inner.plans.plan(event.tenant, binding.version, run).await?;
@@ -31,7 +39,7 @@ pub(crate) async fn event(inner: &Inner, event: &HeldEvent, bindings: &[Binding]
         };
         match judged {
             Ok((record, dedup)) => {
-                let admission = admission(run, event, binding, &plan, seen, record, dedup);
+                let admission = admission(run, event, binding, &plan, (seen, data.clone()), record, dedup);
                 return admit(inner, event, binding, &admission).await;
             }
             // The reason of the first trigger stands for all of them.
@@ -60,7 +68,7 @@ async fn admit(
         // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
         Err(error) => {
             tracing::error!(event = %event.id, error = &error as &dyn std::error::Error, "a run cannot be stored");
-            let detail = "what the first steps came to cannot be stored";
+            let detail = "the event, or what the first steps came to, cannot be stored";
             Ok(refuse(inner, event, binding, Code::OutputInvalid, detail).await?)
         }
     }
@@ -97,11 +105,10 @@ fn admission(
     event: &HeldEvent,
     binding: &Binding,
     plan: &Plan,
-    seen: Value,
+    (seen, input): (Value, Value),
     record: Option<String>,
     dedup: DedupMode,
 ) -> Admission {
-    let input = event.data.clone();
     let about = about_run(run.0.into());
     let first = advance(plan, &Scope::new(&seen, &input, &about), Event::Started);
     Admission {
@@ -131,12 +138,12 @@ async fn refuse(
     inner.store.refuse(event.tenant, event.id, binding.workflow, binding.version, code, detail).await
 }
 
-fn as_expressions_see_it(event: &HeldEvent) -> Value {
+fn as_expressions_see_it(event: &HeldEvent, data: &Value) -> Value {
     json!({
         "id": event.id,
         "type": event.event_type,
         "record": event.record,
-        "data": event.data,
+        "data": data,
         "recorded_at": event.recorded_at,
     })
 }

@@ -22,8 +22,10 @@ const HOLD: Duration = Duration::from_secs(15);
 /// Drains until `stop`.
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let mut wakes = inner.store.wakes();
+    // Whose turn it was last.
+    let mut after = None;
     while !stop.is_cancelled() {
-        match batch(&inner).await {
+        match batch(&inner, &mut after).await {
             Ok(0) => {}
             Ok(_) => continue,
             Err(error) => {
@@ -42,8 +44,10 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
 }
 
 /// Number of events that were published.
-async fn batch(inner: &Inner) -> Result<usize, StoreError> {
-    let events = inner.store.hold_events(BATCH, HOLD).await?;
+async fn batch(inner: &Inner, after: &mut Option<TenantId>) -> Result<usize, StoreError> {
+    let events = inner.store.hold_events(BATCH, HOLD, *after).await?;
+    let ahead = |tenant: &TenantId| (after.is_none_or(|after| tenant.0 <= after.0), tenant.0);
+    *after = events.iter().map(|event| event.tenant).max_by_key(ahead);
     let Some(hold) = events.first().map(|event| event.hold) else { return Ok(0) };
     let bindings = bindings(inner, &events).await?;
     // Side by side, so that what they start is admitted together; those about one record one after the other.

@@ -73,12 +73,12 @@ pub(crate) async fn apply(
         Conclusion::HandBack { delay_ms, why } => {
             tracing::info!(step = %step.fence.step, why, "a step is handed back");
             inner.guard.record_alone(writes).await;
-            hand_back(inner, step, Duration::from_millis(delay_ms)).await;
+            wait(inner, step, vec![], delay_ms, &why).await;
             None
         }
         Conclusion::Wait { delay_ms } => {
-            let delay = Duration::from_millis(delay_ms);
-            wait(inner, step, HandBack { fence: step.fence, writes, delay }).await;
+            wait(inner, step, writes, delay_ms, "it waits for its turn within the rate of a connection")
+                .await;
             None
         }
         Conclusion::Leave => {
@@ -209,7 +209,9 @@ async fn block(inner: &Inner, step: &Claimed, blocking: Blocking) {
     }
 }
 
-async fn wait(inner: &Inner, step: &Claimed, back: HandBack) {
+async fn wait(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>, delay_ms: u64, why: &str) {
+    let why = Some(StepError::new(Code::Unavailable, why).to_json());
+    let back = HandBack { fence: step.fence, writes, delay: Duration::from_millis(delay_ms), why };
     match with_tries(|| inner.store.hand_back_with(&back)).await {
         Ok(RetryVerdict::Waiting) => {}
         Ok(RetryVerdict::Lost) => inner.guard.record_alone(back.writes).await,

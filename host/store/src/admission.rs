@@ -13,7 +13,7 @@ pub(crate) use self::together::{Together, flush_admissions};
 
 use crate::error::Row;
 use crate::run::Trigger;
-use crate::settle::{Inline, NewStep, OpenArrays, RunEnd, SettledStep, insert_inline};
+use crate::settle::{Inline, NewStep, OpenArrays, RunEnd, SettledStep, check_depth, insert_inline};
 use crate::transaction::{Tx, begin, undo};
 use crate::value::Exact;
 use crate::{Store, StoreError};
@@ -71,6 +71,9 @@ const TRIES_MAX: usize = 3;
 impl Store {
     /// Admits a run, or refuses it, in one transaction with the delivery that says so.
     pub async fn admit(&self, admission: &Admission) -> Result<Admitted, StoreError> {
+        let outputs = admission.inline.iter().filter_map(|step| step.output.as_ref());
+        let end = admission.end.as_ref().and_then(|end| end.output.as_ref());
+        check_depth(outputs.chain(end).chain([&admission.input]))?;
         let mut admitted = self.inner.admissions.submit(admission.clone()).await?;
         for _ in 0..TRIES_MAX {
             match admitted {

@@ -34,8 +34,8 @@ pub struct HeldEvent {
     pub event_type: String,
     /// The record that it is about.
     pub record: Option<String>,
-    /// What it says.
-    pub data: Value,
+    /// What it says, or why that cannot be read.
+    pub data: Result<Value, String>,
     /// When it was recorded.
     pub recorded_at: DateTime<Utc>,
     /// What proves that this publisher holds it.
@@ -94,24 +94,45 @@ impl Store {
         Ok(())
     }
 
-    /// Takes pending events, the oldest first, for a time. No lock is held meanwhile; a publisher that dies lets its hold
-    /// run out.
-    pub async fn hold_events(&self, limit: u32, time: Duration) -> Result<Vec<HeldEvent>, StoreError> {
+    /// Takes pending events for a time, the oldest of each tenant first, and of no tenant more than its share of `limit`.
+    /// Tenants whose ids are behind `after` come first, so that with the last of one batch as `after` of the next they
+    /// take turns. No lock is held meanwhile; a publisher that dies lets its hold run out.
+    pub async fn hold_events(
+        &self,
+        limit: u32,
+        time: Duration,
+        after: Option<TenantId>,
+    ) -> Result<Vec<HeldEvent>, StoreError> {
         let rows = sqlx::query!(
-            r#"WITH due AS (
-                 SELECT tenant_id, id FROM events
-                 WHERE pending AND (hold_until IS NULL OR hold_until <= now())
-                 ORDER BY recorded_at
+            // A loose index scan: from each tenant's first pending event to the next tenant's.
+            r#"WITH RECURSIVE tenant AS (
+                 (SELECT tenant_id FROM events WHERE pending ORDER BY tenant_id, recorded_at LIMIT 1)
+                 UNION ALL
+                 SELECT next.tenant_id FROM tenant CROSS JOIN LATERAL (
+                     SELECT tenant_id FROM events WHERE pending AND tenant_id > tenant.tenant_id
+                     ORDER BY tenant_id, recorded_at LIMIT 1
+                 ) next
+             ), turn AS MATERIALIZED (
+                 SELECT tenant_id, GREATEST(1, $1 / count(*) OVER ()) AS share FROM tenant
+                 ORDER BY tenant_id <= $3, tenant_id
                  LIMIT $1
-                 FOR UPDATE SKIP LOCKED
+             ), due AS (
+                 SELECT of_tenant.* FROM turn CROSS JOIN LATERAL (
+                     SELECT tenant_id, id FROM events
+                     WHERE tenant_id = turn.tenant_id AND pending AND (hold_until IS NULL OR hold_until <= now())
+                     ORDER BY recorded_at
+                     LIMIT turn.share
+                     FOR UPDATE SKIP LOCKED
+                 ) of_tenant
              ), hold AS MATERIALIZED (SELECT gen_random_uuid() AS id)
              UPDATE events e SET hold_id = hold.id, hold_until = now() + $2
              FROM due CROSS JOIN hold
              WHERE e.tenant_id = due.tenant_id AND e.id = due.id
-             RETURNING e.tenant_id, e.id, e.type AS event_type, e.record_id, e.data, e.recorded_at,
+             RETURNING e.tenant_id, e.id, e.type AS event_type, e.record_id, e.data::text AS "data!", e.recorded_at,
                  e.hold_id AS "hold_id!""#,
             i64::from(limit),
             value::interval(time),
+            after.map_or(Uuid::nil(), |after| after.0),
         )
         .fetch_all(&self.inner.claims)
         .await?;
@@ -122,7 +143,8 @@ impl Store {
                 id: event.id.into(),
                 event_type: event.event_type,
                 record: event.record_id,
-                data: event.data,
+                // What the database takes for JSON is not all that can be read here, and one event spoils no other.
+                data: serde_json::from_str(&event.data).map_err(|error| error.to_string()),
                 recorded_at: event.recorded_at,
                 hold: event.hold_id,
             })

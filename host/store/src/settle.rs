@@ -18,6 +18,7 @@ mod together;
 use std::time::Duration;
 
 use counterfoil_domain::id::{Digest, HostId, LineageId, RunId, StepId};
+use counterfoil_domain::limits::is_too_deep;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ pub(crate) use self::open::OpenArrays;
 pub use self::own::{Change, OwnEffect};
 pub(crate) use self::together::{Together, flush_settlements};
 
+use crate::StoreError;
 use crate::step::{Claimed, Fence, Wait};
 use crate::value::text_enum;
 
@@ -139,6 +141,23 @@ pub struct Settlement {
     pub end: Option<RunEnd>,
 }
 
+impl Settlement {
+    /// Refuses what could be stored and not be read again.
+    fn check_depth(&self) -> Result<(), StoreError> {
+        let steps = std::iter::once(&self.settled).chain(&self.inline);
+        let outputs = steps.filter_map(|step| step.output.as_ref());
+        check_depth(outputs.chain(self.end.as_ref().and_then(|end| end.output.as_ref())))
+    }
+}
+
+/// Refuses payloads that are nested too deeply to be read again.
+pub(crate) fn check_depth<'a>(payloads: impl IntoIterator<Item = &'a Value>) -> Result<(), StoreError> {
+    if payloads.into_iter().any(is_too_deep) {
+        return Err(StoreError::Unstorable("a payload that is nested too deeply"));
+    }
+    Ok(())
+}
+
 /// What came of a settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "it is matched where it is returned")]
@@ -197,6 +216,8 @@ pub struct HandBack {
     pub writes: Vec<OwnWrite>,
     /// Time until the next execution, of the same attempt.
     pub delay: Duration,
+    /// What it waits for, as people read it.
+    pub why: Option<Value>,
 }
 
 /// The end of an execution that met an outcome which is unknown.

@@ -148,7 +148,7 @@ fn sdk(dir: &Path, built_from: &Path) -> String {
     }
     match fs::canonicalize(built_from) {
         Ok(checkout) if has_sdk(&checkout) => {
-            format!("counterfoil-sdk = {{ path = {:?} }}", checkout.join("sdk/rust"))
+            format!("counterfoil-sdk = {{ path = \"{}\" }}", checkout.join("sdk/rust").display())
         }
         _ => format!("counterfoil-sdk = \"{}\"", env!("CARGO_PKG_VERSION")),
     }
@@ -207,7 +207,8 @@ mod tests {
             let manifest = fs::read_to_string(dir.join("Cargo.toml"))?;
             assert!(manifest.starts_with(&format!("[package]\nname = \"{name}\"\n")), "{manifest}");
             let checkout = fs::canonicalize(BUILT_FROM)?;
-            let from_there = format!("\ncounterfoil-sdk = {{ path = {:?} }}\n", checkout.join("sdk/rust"));
+            let from_there =
+                format!("\ncounterfoil-sdk = {{ path = \"{}\" }}\n", checkout.join("sdk/rust").display());
             assert!(manifest.contains(&from_there), "{manifest}");
             let by_version = concat!("counterfoil-sdk = \"", env!("CARGO_PKG_VERSION"), "\"");
             assert_eq!(sdk(&dir, parent.path()), by_version, "that checkout is gone");

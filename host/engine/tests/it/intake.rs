@@ -1,7 +1,9 @@
 //! Events become runs, or refusals that say why.
 
 use counterfoil_domain::id::EventId;
+use counterfoil_domain::ports::{StepEnd, StepJob};
 use counterfoil_store::event::Outcome;
+use counterfoil_store::run::RunState;
 use serde_json::json;
 
 use crate::house::{House, eventually};
@@ -97,5 +99,47 @@ steps:
         let event = house.event("lead.created", None, json!({ "score": score })).await?;
         assert_eq!(outcome(&house, event).await?, expected, "{score}");
     }
+    Ok(())
+}
+
+/// What one application writes is not read by others' leave.
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_refused_and_keeps_no_other_waiting() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(&TRIGGERED.replace("\"=0\"", "1h")).await?;
+    house
+        .work
+        .execute("SELECT counterfoil.emit_event(id, 'lead.seen', '{\"n\": 1e400}') FROM tenants")
+        .await?;
+    let deep = "SELECT counterfoil.emit_event(
+                    id, 'lead.seen', (repeat('[', 200) || repeat(']', 200))::jsonb) FROM tenants";
+    house.work.execute(deep).await?;
+    let event = house.event("lead.seen", None, json!({})).await?;
+    let _host = house.host()?;
+    assert_eq!(outcome(&house, event).await?, "run");
+    let refused = "SELECT count(*) FROM deliveries
+                   WHERE refusal = 'output_invalid' AND detail LIKE 'its data cannot be read: %'";
+    eventually(async || Ok((house.work.count(refused).await? == 2).then_some(()))).await?;
+    eventually(async || {
+        let pending = house.work.count("SELECT count(*) FROM events WHERE pending").await?;
+        Ok((pending == 0).then_some(()))
+    })
+    .await
+}
+
+/// What could be stored and not be read again would be tried for ever.
+#[tokio::test]
+async fn an_output_that_is_nested_too_deeply_fails_its_step() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    let nested = |_: &StepJob| StepEnd::Output(format!("{}{}", "[".repeat(120), "]".repeat(120)));
+    house.block("nest", nested).await?;
+    house.workflow("name: nest\nsteps:\n  - a: { block: nest }\n").await?;
+    let _host = house.host()?;
+    let run = house.start("nest", json!({})).await?;
+    let view = house.ended(run).await?;
+    assert_eq!(
+        (view.row.state, &view.error.unwrap_or_default()["code"]),
+        (RunState::Failed, &json!("output_invalid"))
+    );
     Ok(())
 }

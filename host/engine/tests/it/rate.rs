@@ -92,6 +92,9 @@ async fn two_hosts_keep_one_rate_and_lose_little_of_it() -> anyhow::Result<()> {
     );
     // Most wait once; a few miss their turn by a little on a busy machine.
     let waits = house.work.count("SELECT count(*) FROM step_attempts WHERE ended = 'handed_back'").await?;
+    let told = "SELECT count(*) FROM step_attempts
+                WHERE ended = 'handed_back' AND error ->> 'message' LIKE '%rate of a connection'";
+    assert_eq!(house.work.count(told).await?, waits, "each says what it waits for");
     println!("{waits} waits");
     assert!(waits <= i64::from(CALLS) * 3 / 2, "{waits} waits");
     Ok(())

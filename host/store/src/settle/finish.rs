@@ -25,6 +25,7 @@ pub(crate) enum Ended {
 impl Store {
     /// Settles a step, with everything that follows from its end.
     pub async fn settle(&self, settlement: &Settlement) -> Result<SettleVerdict, StoreError> {
+        settlement.check_depth()?;
         let together = if settlement.is_plain() {
             self.inner.settlements.submit(settlement.clone()).await?
         } else {

@@ -25,14 +25,14 @@ pub(crate) struct Leave<'a> {
     pub(crate) logs: Option<&'a Value>,
 }
 
-impl Leave<'_> {
-    pub(crate) const fn hand_back(delay: Duration) -> Self {
+impl<'a> Leave<'a> {
+    pub(crate) const fn hand_back(delay: Duration, why: Option<&'a Value>) -> Self {
         Self {
             wait: None,
             delay: Some(delay),
             next_attempt: false,
             ended: Ended::HandedBack,
-            error: None,
+            error: why,
             logs: None,
         }
     }

@@ -33,22 +33,22 @@ async fn an_event_is_published_once_by_whoever_holds_it() {
     let again = NewEvent { data: json!("other"), ..new_event(1) };
     store.record_events(tenant, &[again, new_event(3)]).await.expect("records");
 
-    let held = store.hold_events(2, LEASE).await.expect("holds");
+    let held = store.hold_events(2, LEASE, None).await.expect("holds");
     let ids: Vec<_> = held.iter().map(|event| (event.tenant, event.id)).collect();
     assert_eq!(held.len(), 2);
-    assert!(held.iter().all(|event| event.data == new_event(1).data && event.hold == held[0].hold));
-    let rest = one(store.hold_events(10, Duration::ZERO).await.expect("holds"));
+    assert!(held.iter().all(|event| event.data == Ok(new_event(1).data) && event.hold == held[0].hold));
+    let rest = one(store.hold_events(10, Duration::ZERO, None).await.expect("holds"));
     assert!(!ids.contains(&(rest.tenant, rest.id)));
 
     // A hold that ran out is another's.
-    let taken = one(store.hold_events(10, LEASE).await.expect("holds"));
+    let taken = one(store.hold_events(10, LEASE, None).await.expect("holds"));
     assert_eq!((taken.id, taken.hold == rest.hold), (rest.id, false));
     let late = store.publish_events(rest.hold, &[(rest.tenant, rest.id)]).await.expect("answers");
     assert_eq!(late, 0);
     assert_eq!(store.publish_events(held[0].hold, &ids).await.expect("publishes"), 2);
     assert_eq!(store.publish_events(held[0].hold, &ids).await.expect("answers"), 0);
     assert_eq!(store.publish_events(taken.hold, &[(taken.tenant, taken.id)]).await.expect("publishes"), 1);
-    assert_eq!(store.hold_events(10, LEASE).await.expect("holds"), []);
+    assert_eq!(store.hold_events(10, LEASE, None).await.expect("holds"), []);
     assert_eq!(store.counts().await.expect("counts").pending_events, 0);
 }
 
@@ -63,10 +63,10 @@ async fn an_application_may_emit_in_its_own_transaction() {
     let mut undone = world.pool.begin().await.expect("begins");
     emit(world.tenant).fetch_one(&mut *undone).await.expect("emits");
     undone.rollback().await.expect("rolls back");
-    assert_eq!(world.store.hold_events(10, LEASE).await.expect("holds"), []);
+    assert_eq!(world.store.hold_events(10, LEASE, None).await.expect("holds"), []);
     let id = emit(world.tenant).fetch_one(&world.pool).await.expect("emits");
-    let held = one(world.store.hold_events(10, LEASE).await.expect("holds"));
-    assert_eq!((held.id.0, held.data, held.record.as_deref()), (id, json!({ "id": 5 }), Some("r-5")));
+    let held = one(world.store.hold_events(10, LEASE, None).await.expect("holds"));
+    assert_eq!((held.id.0, held.data, held.record.as_deref()), (id, Ok(json!({ "id": 5 })), Some("r-5")));
     assert!(emit(TenantId(Uuid::now_v7())).fetch_one(&world.pool).await.is_err());
 }
 

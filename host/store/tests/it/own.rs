@@ -74,9 +74,9 @@ async fn a_step_that_succeeds_leaves_its_events_and_its_last_values() {
 
     // A publisher is told, and finds them in the order in which they were emitted, each under its receipt's id.
     tokio::time::timeout(Duration::from_secs(10), wakes.changed()).await.expect("a wake-up");
-    let held = world.store.hold_events(10, LEASE).await.expect("holds");
+    let held = world.store.hold_events(10, LEASE, None).await.expect("holds");
     let found: Vec<_> = held.into_iter().map(|event| (event.id, event.record, event.data)).collect();
-    let event = |n: usize, data| (EventId(own[n].receipt.id.0), Some("o-1".to_owned()), data);
+    let event = |n: usize, data| (EventId(own[n].receipt.id.0), Some("o-1".to_owned()), Ok(data));
     assert_eq!(found, [event(1, json!({ "z": 1, "a": -0.0 })), event(4, json!(2))]);
 }
 

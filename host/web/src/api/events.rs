@@ -8,7 +8,9 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{EventId, RunId, TenantId};
-use counterfoil_domain::limits::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, is_key_text};
+use counterfoil_domain::limits::{
+    NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX, is_key_text, is_too_deep,
+};
 use counterfoil_domain::step::holds_nul;
 use counterfoil_store::event::{NewEvent, Outcome};
 use serde::{Deserialize, Serialize};
@@ -271,6 +273,10 @@ fn check(event: &Event, place: &str) -> Result<(), Problem> {
 pub(super) fn check_payload(payload: &Value, place: &str) -> Result<(), Problem> {
     if holds_nul(payload) {
         return Err(Problem::bad_field(place, "a NUL character cannot be kept"));
+    }
+    if is_too_deep(payload) {
+        let what = format!("it has over {PAYLOAD_DEPTH_MAX} levels of objects and arrays");
+        return Err(Problem::bad_field(place, what));
     }
     if payload.to_string().len() as u64 > PAYLOAD_BYTES_MAX {
         return Err(Problem::new(
