@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use counterfoil_store::StoreError;
 use counterfoil_store::event::{Binding, HeldEvent};
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::context::LoadError;
 use crate::{Inner, admit};
@@ -67,11 +69,29 @@ async fn batch(inner: &Inner, after: &mut Option<TenantId>) -> Result<usize, Sto
             admitted
         }
     }));
-    let published = admitted.await.concat();
+    let published = held_until(inner, &events, hold, admitted).await.concat();
     if !published.is_empty() {
         inner.store.publish_events(hold, &published).await?;
     }
     Ok(published.len())
+}
+
+/// Waits for the end of `work`, and keeps the events held meanwhile: what takes long is begun by nobody else.
+async fn held_until<T>(inner: &Inner, events: &[HeldEvent], hold: Uuid, work: impl Future<Output = T>) -> T {
+    let ids: Vec<_> = events.iter().map(|event| (event.tenant, event.id)).collect();
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(HOLD / 3) => {
+                // A hold that is lost all the same is met again: what was admitted stays.
+                if let Err(error) = inner.store.extend_hold(hold, &ids, HOLD).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the hold of events that are being admitted could not be extended");
+                }
+            }
+        }
+    }
 }
 
 type EventType<'a> = (TenantId, &'a str);

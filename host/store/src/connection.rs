@@ -131,10 +131,16 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         change_secrets(&mut tx, tenant, &connection.name, &connection.secrets).await?;
-        set_rate(&mut tx, tenant, &connection.name, connection.rate).await?;
+        let rate_has_changed = set_rate(&mut tx, tenant, &connection.name, connection.rate).await?;
+        if rate_has_changed {
+            look_again(&mut tx, tenant).await?;
+        }
         let detail = audited(connection);
         audit(&mut tx, tenant, actor, "connection.set", None, None, &detail).await?;
         tx.commit().await?;
+        if rate_has_changed {
+            self.wake();
+        }
         Ok(())
     }
 
@@ -161,25 +167,38 @@ impl Store {
     }
 }
 
-/// Declares a rate, or takes it away. One that is declared otherwise than before begins anew.
+/// Lets the steps that wait for their turn within a rate look whether it has come. Those of other connections keep theirs.
+async fn look_again(tx: &mut Tx, tenant: TenantId) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE open_steps SET vt = now()
+         WHERE tenant_id = $1 AND turn_at IS NOT NULL AND lease_id IS NULL AND vt > now()",
+        tenant.0,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Declares a rate, or takes it away, and says whether that is a change. One that is declared otherwise than before begins
+/// anew.
 async fn set_rate(
     tx: &mut Tx,
     tenant: TenantId,
     connection: &str,
     rate: Option<Rate>,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let Some(rate) = rate else {
-        sqlx::query!(
+        let removed = sqlx::query!(
             "DELETE FROM connection_rates WHERE tenant_id = $1 AND connection = $2",
             tenant.0,
             connection,
         )
         .execute(&mut **tx)
         .await?;
-        return Ok(());
+        return Ok(removed.rows_affected() > 0);
     };
     let every = std::time::Duration::from_micros(rate.interval_us());
-    sqlx::query!(
+    let declared = sqlx::query!(
         "INSERT INTO connection_rates AS r (tenant_id, connection, calls, per_ms, burst, every, ahead)
          VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (tenant_id, connection) DO UPDATE SET calls = excluded.calls, per_ms = excluded.per_ms,
@@ -196,7 +215,7 @@ async fn set_rate(
     )
     .execute(&mut **tx)
     .await?;
-    Ok(())
+    Ok(declared.rows_affected() > 0)
 }
 
 /// What the audit says of a change: the names of secrets, and nothing more of them.

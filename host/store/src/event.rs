@@ -153,6 +153,29 @@ impl Store {
         Ok(events)
     }
 
+    /// Extends a hold from now, for those of the events that are still under it.
+    pub async fn extend_hold(
+        &self,
+        hold: Uuid,
+        ids: &[(TenantId, EventId)],
+        time: Duration,
+    ) -> Result<u64, StoreError> {
+        let (tenants, events): (Vec<Uuid>, Vec<Uuid>) =
+            ids.iter().map(|(tenant, event)| (tenant.0, event.0)).unzip();
+        let extended = sqlx::query!(
+            "UPDATE events e SET hold_until = now() + $4
+             FROM UNNEST($2::uuid[], $3::uuid[]) AS p (tenant_id, id)
+             WHERE e.tenant_id = p.tenant_id AND e.id = p.id AND e.hold_id = $1 AND e.pending",
+            hold,
+            &tenants,
+            &events,
+            value::interval(time),
+        )
+        .execute(&self.inner.claims)
+        .await?;
+        Ok(extended.rows_affected())
+    }
+
     /// Marks events published that are still under this hold, and says how many were.
     pub async fn publish_events(&self, hold: Uuid, ids: &[(TenantId, EventId)]) -> Result<u64, StoreError> {
         let tenants: Vec<Uuid> = ids.iter().map(|(tenant, _)| tenant.0).collect();

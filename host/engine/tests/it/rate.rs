@@ -118,3 +118,28 @@ async fn a_provider_that_asks_for_patience_is_heard_beside_a_rate() -> anyhow::R
     assert!(calls[1].received_at_ms - calls[0].received_at_ms >= 1_000, "{calls:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_rate_that_is_changed_is_felt_by_those_who_wait() -> anyhow::Result<()> {
+    let hourly = |limit| Some(Rate { limit, per_ms: 3_600_000, burst: Some(1) });
+    for changed in [None, Some(Rate { limit: 100, per_ms: 1_000, burst: None })] {
+        let house = House::new().await?;
+        limit(&house, "slow", hourly(1)).await?;
+        workflow(&house, "limited", "slow").await?;
+        let _host = house.host()?;
+        let mut runs = vec![];
+        for _ in 0..4 {
+            runs.push(house.start("limited", json!({})).await?);
+        }
+        let waiting = "SELECT count(*) FROM open_steps WHERE turn_at IS NOT NULL AND lease_id IS NULL";
+        eventually(async || Ok((house.work.count(waiting).await? >= 2).then_some(()))).await?;
+        // The same again changes nothing.
+        limit(&house, "slow", hourly(1)).await?;
+        assert!(house.provider.calls().len() <= 2);
+        limit(&house, "slow", changed).await?;
+        for run in runs {
+            assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded, "{changed:?}");
+        }
+    }
+    Ok(())
+}

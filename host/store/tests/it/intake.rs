@@ -40,7 +40,12 @@ async fn an_event_is_published_once_by_whoever_holds_it() {
     let rest = one(store.hold_events(10, Duration::ZERO, None).await.expect("holds"));
     assert!(!ids.contains(&(rest.tenant, rest.id)));
 
-    // A hold that ran out is another's.
+    // While it is extended it is nobody else's; one that ran out is.
+    let of_rest = [(rest.tenant, rest.id)];
+    assert_eq!(store.extend_hold(rest.hold, &of_rest, LEASE).await.expect("extends"), 1);
+    assert_eq!(store.hold_events(10, LEASE, None).await.expect("holds"), []);
+    assert_eq!(store.extend_hold(held[0].hold, &of_rest, LEASE).await.expect("answers"), 0);
+    assert_eq!(store.extend_hold(rest.hold, &of_rest, Duration::ZERO).await.expect("extends"), 1);
     let taken = one(store.hold_events(10, LEASE, None).await.expect("holds"));
     assert_eq!((taken.id, taken.hold == rest.hold), (rest.id, false));
     let late = store.publish_events(rest.hold, &[(rest.tenant, rest.id)]).await.expect("answers");
