@@ -87,7 +87,7 @@ impl Options {
             kills,
             seed,
             hosts: 4,
-            open_steps: 24,
+            open_steps: 20,
             mix: Mix::ALL,
             guards,
             drain: DRAIN_MAX,
