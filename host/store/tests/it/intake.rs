@@ -57,6 +57,30 @@ async fn an_event_is_published_once_by_whoever_holds_it() {
     assert_eq!(store.counts().await.expect("counts").pending_events, 0);
 }
 
+/// However much one tenant has recorded before, the next batch has room for every other's.
+#[tokio::test]
+async fn publishers_take_the_events_of_tenants_in_turns() {
+    let world = World::new().await;
+    let store = &world.store;
+    let mut tenants = [2, 3, 1].map(|n| TenantId(Uuid::from_u128(n)));
+    for (n, tenant) in tenants.iter().enumerate() {
+        store.create_tenant(*tenant, &format!("tenant-{n}")).await.expect("creates");
+        let count = if n == 0 { 20 } else { 3 };
+        let events: Vec<NewEvent> = (0..count).map(|n| new_event(n + 1)).collect();
+        store.record_events(*tenant, &events).await.expect("records");
+    }
+    tenants.sort_by_key(|tenant| tenant.0);
+    let held = async |limit, after| {
+        let mut held = store.hold_events(limit, LEASE, after).await.expect("holds");
+        held.sort_by_key(|event| event.tenant.0);
+        held.into_iter().map(|event| event.tenant).collect::<Vec<_>>()
+    };
+    let [one, two, three] = tenants;
+    assert_eq!(held(6, None).await, [one, one, two, two, three, three]);
+    assert_eq!(held(1, Some(one)).await, [two]);
+    assert_eq!(held(2, Some(two)).await, [one, three], "less room than tenants");
+}
+
 /// An application that shares the database records an event in its own transaction.
 #[tokio::test]
 async fn an_application_may_emit_in_its_own_transaction() {
