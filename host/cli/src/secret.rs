@@ -86,7 +86,7 @@ pub(crate) async fn missing_keys(file: &Path, store: &Store) -> anyhow::Result<M
         Err(error) => return Err(error.into()),
     };
     // Tables of the version before have no secrets.
-    let needed = if store.is_migrated().await? { store.secret_key_ids().await? } else { vec![] };
+    let needed = if store.has_its_tables().await? { store.secret_key_ids().await? } else { vec![] };
     let is_held = |id: &String| ring.as_ref().is_some_and(|ring| ring.ids().any(|held| held == id));
     let (held, missing): (Vec<_>, Vec<_>) = needed.into_iter().partition(is_held);
     Ok(Missing { keys: missing, opens_some: !held.is_empty() })
@@ -114,7 +114,7 @@ pub(crate) async fn check_keys(file: &Path, store: &Store) -> anyhow::Result<()>
         tracing::warn!(
             file = %file.display(),
             keys,
-            "secrets are sealed with keys that the key file does not hold: calls that need them will fail"
+            "secrets are sealed with keys that the key file does not hold: calls that need them wait"
         );
         return Ok(());
     }

@@ -65,8 +65,7 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
         return Ok(Looked { took_all: true, next_in: due.next_in });
     }
     inner.faults.reach(Site::BeforeClaim);
-    let shares = shares(inner, &due.tenants);
-    let granted = grants(&shares, room, *after);
+    let granted = grants(&shares(inner, &due.tenants), room, *after);
     *after = granted.last;
     let request = ClaimRequest {
         host: inner.config.host,
@@ -76,10 +75,11 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
     };
     let claimed = inner.store.claim(&request).await?;
     let took_all = claimed.is_empty();
-    let is_full = claimed.len() >= room as usize;
-    inner.held.wait_with(fewest(&shares).filter(|_| is_full));
     // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
     let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence)).collect();
+    // With what was claimed counted: a tenant that fills the host alone has nobody to make room for.
+    let is_full = claimed.len() >= room as usize;
+    inner.held.wait_with(fewest(&shares(inner, &due.tenants)).filter(|_| is_full));
     let mut runs = runs(inner, &claimed).await;
     for (step, lost) in claimed.into_iter().zip(held) {
         let (inner, run) = (Arc::clone(inner), runs.remove(&step.run));

@@ -107,6 +107,14 @@ impl Store {
     }
 }
 
+impl Admission {
+    /// Its steps that were never open.
+    fn inline_steps(&self) -> impl Iterator<Item = Inline<'_>> {
+        let (tenant, run) = (self.tenant, self.run);
+        self.inline.iter().map(move |step| Inline { tenant, run, lineage: run.0.into(), step })
+    }
+}
+
 /// Admits a run in a transaction of its own. None if somebody else committed what stands in the way after this looked.
 async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
     let mut tx = begin(pool).await?;
@@ -126,10 +134,7 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
     if !insert(&mut tx, admission).await? {
         return undo(tx, None).await;
     }
-    let Admission { tenant, run, inline, .. } = admission;
-    let settled = |step| Inline { tenant: *tenant, run: *run, lineage: run.0.into(), step };
-    let inline: Vec<_> = inline.iter().map(settled).collect();
-    insert_inline(&mut tx, &inline).await?;
+    insert_inline(&mut tx, &admission.inline_steps().collect::<Vec<_>>()).await?;
     tx.commit().await?;
     Ok(Some(Admitted::Started(admission.run)))
 }

@@ -53,3 +53,21 @@ async fn a_tenant_that_comes_late_gets_the_next_place_that_is_free() -> anyhow::
     assert!(first - before <= CALLS_BEFORE_MAX, "{} calls came before", first - before);
     host.stop().await
 }
+
+#[tokio::test]
+async fn a_tenant_that_is_alone_keeps_its_places_from_step_to_step() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow(&calls("alone")).await?;
+    let mut runs = vec![];
+    for n in 0..2 * ROOM {
+        runs.push(house.start("alone", json!({ "n": n })).await?);
+    }
+    let _host = house.host_of(|_| true, Duration::from_secs(20), ROOM)?;
+    for run in runs {
+        house.ended(run).await?;
+    }
+    // A step that is kept starts when it becomes part of its run.
+    let claimed = "SELECT count(*) FROM settled_steps WHERE node <> 'c0' AND started_at > queued_at";
+    assert_eq!(house.work.count(claimed).await?, 0, "no step after the first is claimed anew");
+    Ok(())
+}

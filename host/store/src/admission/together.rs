@@ -14,7 +14,7 @@ use super::{Admission, Admitted, Before, alone, is_exclusive, record_lock, refus
 use crate::StoreError;
 use crate::error::Row;
 use crate::run::Trigger;
-use crate::settle::{Inline, OpenArrays, insert_inline};
+use crate::settle::{OpenArrays, insert_inline};
 use crate::transaction::{Tx, begin, undo};
 use crate::value::json_text;
 
@@ -65,10 +65,7 @@ async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>,
     if !wanted.is_empty() && !insert(&mut tx, &wanted).await? {
         return undo(tx, vec![None; admissions.len()]).await;
     }
-    let inline = wanted.iter().flat_map(|admission| {
-        let Admission { tenant, run, .. } = **admission;
-        admission.inline.iter().map(move |step| Inline { tenant, run, lineage: run.0.into(), step })
-    });
+    let inline = wanted.iter().flat_map(|admission| admission.inline_steps());
     insert_inline(&mut tx, &inline.collect::<Vec<_>>()).await?;
     tx.commit().await?;
     Ok(flushed)
