@@ -59,6 +59,8 @@ codes! {
     BlockFailed = "block_failed",
     /// The block trapped.
     GuestTrap = "guest_trap",
+    /// The block ended its program in place of answering.
+    GuestExit = "guest_exit",
     /// Linear memory or tables at their limit.
     MemoryLimit = "memory_limit",
     /// Guest CPU at its limit.

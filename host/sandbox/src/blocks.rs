@@ -17,7 +17,7 @@ use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::compile::{CompileError, Compiler};
 use crate::host::HostState;
 use crate::refusal::{refused, shown};
-use crate::{imports, scan};
+use crate::{imports, offers, scan};
 
 /// Machine code kept ready: some thousand Rust blocks, or a handful of Python ones.
 const READY_BYTES_MAX: u64 = 512 << 20;
@@ -110,7 +110,7 @@ impl Blocks {
     ) -> Result<Self, BlocksError> {
         let (cache_dir, cache_bytes_max) = cache;
         Ok(Self {
-            linker: imports::linker(engine).map_err(BlocksError::Linker)?,
+            linker: offers::linker(engine).map_err(BlocksError::Linker)?,
             artifacts: Arc::new(ArtifactStore::open(cache_dir, EngineId::of(engine), cache_bytes_max)?),
             compiler,
             limits,

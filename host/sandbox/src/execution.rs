@@ -16,7 +16,7 @@ use crate::trap::{Ended, Phase};
 /// What one call may copy out of the guest: an effect's body of a megabyte and all around it, several times.
 const HOST_CALL_BYTES_MAX: usize = 8 << 20;
 /// Resources that a guest may hold at once.
-const HANDLES_MAX: usize = 1_000;
+pub(crate) const HANDLES_MAX: usize = 1_000;
 
 /// A call of one function that a block exports.
 pub(crate) trait Call: Send {

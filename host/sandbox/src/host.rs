@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::EffectReply;
 use counterfoil_domain::id::{LeaseId, Place};
 use counterfoil_domain::limits::StepLimits;
@@ -12,6 +13,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::bindings::counterfoil::block::{context, effects};
 use crate::limiter::Limiter;
 use crate::log::StepLog;
+use crate::wasi::Wasi;
 
 /// Random bytes that one call may ask for: enough for any key, small beside what the guest must hold itself.
 pub(crate) const RANDOM_BYTES_MAX: u32 = 64 << 10;
@@ -25,7 +27,25 @@ pub(crate) enum Abort {
     #[error("`describe` asked for an effect; it may only describe")]
     EffectInDescribe,
     #[error("it asked for {0} random bytes at once; at most {RANDOM_BYTES_MAX} are given")]
-    RandomTooLong(u32),
+    RandomTooLong(u64),
+    #[error("it wrote {0} zeroes at once, more than it was told that there is room for")]
+    WriteTooLong(u64),
+    #[error("it waits for nothing at all")]
+    WaitsForNothing,
+    #[error("it used {0}, of which it can have none")]
+    Absent(&'static str),
+    #[error("it exited with status {0}")]
+    Exit(u8),
+}
+
+impl Abort {
+    /// The code of the step's failure.
+    pub(crate) fn code(self) -> Code {
+        match self {
+            Self::Exit(_) => Code::GuestExit,
+            _ => Code::GuestTrap,
+        }
+    }
 }
 
 /// The way to the effect port for one execution.
@@ -43,6 +63,7 @@ pub(crate) struct HostState {
     pub(crate) random: ChaCha20Rng,
     pub(crate) log: StepLog,
     pub(crate) limiter: Limiter,
+    pub(crate) wasi: Wasi,
 }
 
 impl HostState {
@@ -60,6 +81,7 @@ impl HostState {
             random: ChaCha20Rng::from_seed(seed),
             log: StepLog::new(limits),
             limiter: Limiter::new(limits),
+            wasi: Wasi::new(seed),
         }
     }
 }
@@ -93,7 +115,7 @@ impl context::Host for HostState {
 
     fn random(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
         if len > RANDOM_BYTES_MAX {
-            return Err(Abort::RandomTooLong(len).into());
+            return Err(Abort::RandomTooLong(len.into()).into());
         }
         let mut bytes = vec![0; len as usize];
         self.random.fill_bytes(&mut bytes);
@@ -134,6 +156,6 @@ mod tests {
         assert_ne!(parts, state(8).random(16).expect("bytes"));
         assert_eq!(one.random(RANDOM_BYTES_MAX).expect("at the limit").len(), RANDOM_BYTES_MAX as usize);
         let error = one.random(RANDOM_BYTES_MAX + 1).expect_err("one over");
-        assert_eq!(error.downcast_ref(), Some(&Abort::RandomTooLong(RANDOM_BYTES_MAX + 1)));
+        assert_eq!(error.downcast_ref(), Some(&Abort::RandomTooLong(u64::from(RANDOM_BYTES_MAX) + 1)));
     }
 }

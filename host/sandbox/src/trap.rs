@@ -85,7 +85,7 @@ fn judge_error(error: &wasmtime::Error, phase: Phase, limiter: &Limiter, limits:
     if let Some(abort) = error.downcast_ref::<Abort>() {
         return match abort {
             Abort::Stopped => Verdict::Stopped,
-            abort => trapped(Code::GuestTrap, &abort.to_string()),
+            abort => trapped(abort.code(), &abort.to_string()),
         };
     }
     let trap = error.downcast_ref::<Trap>();
@@ -210,6 +210,7 @@ mod tests {
             (Trap::StackOverflow.into(), Instantiating, &granting, Some(Code::StackLimit)),
             (Abort::RandomTooLong(9).into(), Calling, &granting, Some(Code::GuestTrap)),
             (Abort::EffectInDescribe.into(), Instantiating, &granting, Some(Code::GuestTrap)),
+            (Abort::Exit(3).into(), Calling, &granting, Some(Code::GuestExit)),
             (wasmtime::Error::msg("no more mappings"), Instantiating, &granting, None),
             (
                 wasmtime::Error::msg("memory minimum exceeds limits"),

@@ -33,6 +33,7 @@ pages! {
     Stale = "stale",
     BlockFailed = "block_failed",
     GuestTrap = "guest_trap",
+    GuestExit = "guest_exit",
     MemoryLimit = "memory_limit",
     CpuLimit = "cpu_limit",
     WallLimit = "wall_limit",

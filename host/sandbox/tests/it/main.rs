@@ -3,6 +3,7 @@
 mod cache;
 mod compile;
 mod effects;
+mod examples;
 mod faults;
 mod limits;
 mod port;
@@ -12,6 +13,7 @@ mod speed;
 mod traps;
 mod uploads;
 mod verify;
+mod wasi;
 
 use std::path::Path;
 use std::sync::Arc;

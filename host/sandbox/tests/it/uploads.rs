@@ -54,9 +54,9 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
     let step = "(export \"counterfoil:block/step@0.1.0\" (instance $step))";
     for (guest, code, reason) in [
         (
-            more_import("(import \"wasi:sockets/tcp@0.2.0\" (instance)) (import \"env\" (func))"),
+            more_import("(import \"wasi:keyvalue/store@0.2.0\" (instance)) (import \"env\" (func))"),
             Code::ImportUnknown,
-            "unknown: env; unknown: wasi:sockets/tcp@0.2.0",
+            "unknown: env; unknown: wasi:keyvalue/store@0.2.0",
         ),
         (
             Guest::echo().replacing("counterfoil:block/effects@0.1.0", "counterfoil:block/effects@0.9.0"),

@@ -1,10 +1,8 @@
 //! Makes a component of the core module that the compiler wrote.
 
 use anyhow::{Context as _, bail};
+use counterfoil_sandbox::is_offered;
 use wit_component::{ComponentEncoder, DecodedWasm, decode};
-
-/// What a host offers to a block; the sandbox refuses everything else at upload.
-const OFFERED: [&str; 2] = ["counterfoil:block/effects@0.1.0", "counterfoil:block/context@0.1.0"];
 
 /// What a host asks of a block.
 const REQUIRED: &str = "counterfoil:block/step@0.1.0";
@@ -24,7 +22,7 @@ pub(super) fn component(core: &[u8]) -> anyhow::Result<Vec<u8>> {
     if !exports.iter().any(|export| export == REQUIRED) {
         bail!("the crate has no block: mark one function with `#[block]`");
     }
-    let unknown: Vec<_> = imports.iter().filter(|import| !OFFERED.contains(&import.as_str())).collect();
+    let unknown: Vec<_> = imports.iter().filter(|import| !is_offered(import)).collect();
     if !unknown.is_empty() {
         bail!("a host does not offer what the block imports: {unknown:?}");
     }
