@@ -6,7 +6,7 @@ use std::path::Path;
 
 use chrono::Utc;
 use counterfoil_effects::secrets::{KeyFileError, KeyRing};
-use counterfoil_sandbox::pooled_slots_max;
+use counterfoil_sandbox::{can_forbid_system_calls, pooled_slots_max};
 use counterfoil_store::Store;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
 use serde::Serialize;
@@ -57,6 +57,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
     checks.push(directory("data directory", &config.data.dir));
     checks.push(directory("compiled blocks", &config.data.blocks_dir()));
     checks.push(slots(config));
+    checks.push(guests(config));
     checks.extend(database(config).await);
     drop(progress);
 
@@ -149,15 +150,41 @@ fn directory(subject: &'static str, dir: &Path) -> Check {
 fn slots(config: &Config) -> Check {
     const SUBJECT: &str = "steps in flight";
     let wanted = config.engine.in_flight_max;
+    let processes = config.engine.runners.max(1);
     match pooled_slots_max() {
-        Some(slots_max) if wanted >= slots_max => fault(
+        Some(slots_max) if wanted.div_ceil(processes) >= slots_max => fault(
             SUBJECT,
             format!(
-                "{wanted} need more memory mappings than this machine allows a process (room for {slots_max}): lower \
-                 COUNTERFOIL__ENGINE__IN_FLIGHT_MAX, or raise `sysctl vm.max_map_count`"
+                "{wanted} need more memory mappings than this machine allows {processes} processes (room for {slots_max} \
+                 each): lower COUNTERFOIL__ENGINE__IN_FLIGHT_MAX, or raise `sysctl vm.max_map_count`"
             ),
         ),
         _ => fine(SUBJECT, format!("there is room for {wanted}")),
+    }
+}
+
+/// What stands between a guest that breaks out of its sandbox and this machine.
+fn guests(config: &Config) -> Check {
+    const SUBJECT: &str = "blocks";
+    match config.engine.runners {
+        0 => note(
+            SUBJECT,
+            "they run in the host's own process: one that breaks out of the sandbox, or takes its process down, has the \
+             host (COUNTERFOIL__ENGINE__RUNNERS)",
+        ),
+        runners if can_forbid_system_calls() => fine(
+            SUBJECT,
+            format!(
+                "they run in {runners} processes that can open no file and no connection (seccomp); compilers likewise"
+            ),
+        ),
+        runners => note(
+            SUBJECT,
+            format!(
+                "they run in {runners} processes, but this kernel has no seccomp: one that breaks out of the sandbox can \
+                 make system calls as the host's user; compilers likewise"
+            ),
+        ),
     }
 }
 

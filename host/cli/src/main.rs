@@ -33,7 +33,6 @@ mod timeline;
 mod wire;
 mod workflow;
 
-use counterfoil_sandbox::compile;
 use counterfoil_store::cluster::reexec;
 
 use crate::exit::Exit;
@@ -49,8 +48,12 @@ fn main() -> ExitCode {
         Some(first) if first == reexec::COMMAND => {
             return exit::report(&reexec::main(arguments).into()).into();
         }
-        Some(first) if first == compile::COMMAND => return compile::main(arguments),
-        _ => {}
+        Some(first) => {
+            if let Some(exit) = counterfoil_sandbox::child(&first, arguments) {
+                return exit;
+            }
+        }
+        None => {}
     }
     let cli = args::Cli::parse();
     let runtime = match tokio::runtime::Runtime::new() {

@@ -1,5 +1,6 @@
 //! Where the rooms meet: the real ports, the loops and the server of one host.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,7 @@ use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
-use counterfoil_sandbox::compile;
-use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_sandbox::{Allocation, Budget, Guests, Program, Sandbox, SandboxConfig};
 use counterfoil_store::Store;
 use counterfoil_web::{LoginLinks, WebState};
 use tokio::net::TcpListener;
@@ -111,8 +111,9 @@ impl Host {
             allocation: Allocation::Pooled,
             slots: config.engine.in_flight_max,
             limits: StepLimits::DEFAULT,
-            compiler: compile::Program::this()?,
-            compile_budget: compile::Budget::DEFAULT,
+            guests: NonZeroU32::new(config.engine.runners).map_or(Guests::Here, Guests::Apart),
+            program: Program::this()?,
+            compile_budget: Budget::DEFAULT,
         };
         let sandbox = Arc::new(Sandbox::new(sandbox, Arc::clone(&guard) as _)?);
         let id = HostId(Uuid::now_v7());

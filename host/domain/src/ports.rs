@@ -76,6 +76,8 @@ pub struct StepJob {
     pub seed: [u8; 32],
     /// Bounds of this execution.
     pub limits: StepLimits,
+    /// How often in a row the process was lost that ran this step: one that may bring down others runs alone.
+    pub losses: u32,
 }
 
 /// What one execution came to.
@@ -91,6 +93,13 @@ pub struct StepReport {
     pub cpu_ms: u64,
     /// Most linear memory and table bytes held at once.
     pub memory_bytes_peak: u64,
+}
+
+impl StepReport {
+    /// Of an execution of which nothing is known but how it ended.
+    pub const fn nothing(end: StepEnd) -> Self {
+        Self { end, logs: Vec::new(), logs_truncated: false, cpu_ms: 0, memory_bytes_peak: 0 }
+    }
 }
 
 /// How an execution ended.
@@ -122,6 +131,11 @@ pub enum StepEnd {
         /// For the operator.
         message: String,
     },
+    /// What ran it is gone, and the host is not; an effect that it had asked for has come to its end.
+    Lost {
+        /// For the operator.
+        message: String,
+    },
 }
 
 /// One question to a block: what became of an effect that it sent?
@@ -150,6 +164,13 @@ pub struct VerifyReport {
     pub end: VerifyEnd,
     /// What the guest logged, in order, bounded.
     pub logs: Vec<LogLine>,
+}
+
+impl VerifyReport {
+    /// Of a question of which nothing is known but how it ended.
+    pub const fn nothing(end: VerifyEnd) -> Self {
+        Self { end, logs: Vec::new() }
+    }
 }
 
 /// How a question ended.

@@ -150,6 +150,11 @@ pub enum Conclusion {
         /// For the operator.
         why: String,
     },
+    /// What ran it is gone: it goes back as it was, in the same attempt, and the loss is counted.
+    Lose {
+        /// For the operator.
+        why: String,
+    },
     /// It waits for its turn, and goes on in the same attempt with the answers that it has.
     Wait {
         /// How long it waits.
@@ -224,6 +229,7 @@ fn ended(end: StepEnd, circumstances: Circumstances<'_>) -> Conclusion {
         StepEnd::Unavailable { message } => {
             Conclusion::HandBack { delay_ms: HAND_BACK_DELAY_MS, why: message }
         }
+        StepEnd::Lost { message } => Conclusion::Lose { why: message },
     }
 }
 

@@ -101,7 +101,7 @@ async fn execute(
     lost: &CancellationToken,
 ) -> Result<Done, LoadError> {
     if step.losses > HOST_LOSSES_MAX {
-        let message = format!("{} hosts in a row were lost while they ran this step", step.losses);
+        let message = format!("what ran this step was lost {} times in a row", step.losses);
         return Ok(Done::of(Conclusion::Fail(StepError::new(Code::HostLost, &message))));
     }
     let Some(node) = state.plan.node(&step.place.node) else {
@@ -207,6 +207,7 @@ fn job(inner: &Inner, step: &Claimed, component: Digest, input: String, descript
         started_at_ms: u64::try_from(step.first_started_at.timestamp_millis()).unwrap_or(0),
         seed: guest_seed(step.fence.tenant, &step.place),
         limits: descriptor.limits.narrow(inner.config.limits),
+        losses: step.losses,
     }
 }
 

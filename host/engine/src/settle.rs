@@ -73,12 +73,17 @@ pub(crate) async fn apply(
         Conclusion::HandBack { delay_ms, why } => {
             tracing::info!(step = %step.fence.step, why, "a step is handed back");
             inner.guard.record_alone(writes).await;
-            wait(inner, step, vec![], delay_ms, &why).await;
+            wait(inner, step, vec![], delay_ms, &why, false).await;
+            None
+        }
+        Conclusion::Lose { why } => {
+            tracing::warn!(step = %step.fence.step, losses = step.losses, why, "a step has lost what ran it");
+            wait(inner, step, writes, 0, &why, true).await;
             None
         }
         Conclusion::Wait { delay_ms } => {
-            wait(inner, step, writes, delay_ms, "it waits for its turn within the rate of a connection")
-                .await;
+            let why = "it waits for its turn within the rate of a connection";
+            wait(inner, step, writes, delay_ms, why, false).await;
             None
         }
         Conclusion::Leave => {
@@ -209,9 +214,9 @@ async fn block(inner: &Inner, step: &Claimed, blocking: Blocking) {
     }
 }
 
-async fn wait(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>, delay_ms: u64, why: &str) {
+async fn wait(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>, delay_ms: u64, why: &str, lost: bool) {
     let why = Some(StepError::new(Code::Unavailable, why).to_json());
-    let back = HandBack { fence: step.fence, writes, delay: Duration::from_millis(delay_ms), why };
+    let back = HandBack { fence: step.fence, writes, delay: Duration::from_millis(delay_ms), why, lost };
     match with_tries(|| inner.store.hand_back_with(&back)).await {
         Ok(RetryVerdict::Waiting) => {}
         Ok(RetryVerdict::Lost) => inner.guard.record_alone(back.writes).await,

@@ -12,7 +12,6 @@ use counterfoil_domain::id::Digest;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
-use wasmtime::component::Component;
 
 const KEY_FILE: &str = "key";
 const KEY_BYTES: usize = 32;
@@ -64,19 +63,8 @@ impl Artifact {
         Self(code)
     }
 
-    pub(crate) fn bytes_len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Makes the code runnable.
-    ///
-    /// # Errors
-    /// If the engine is another one than it was compiled for, or its pool cannot hold such a component.
-    #[expect(unsafe_code, reason = "loads machine code, which only this host can have made")]
-    pub(crate) fn load(&self, engine: &Engine) -> wasmtime::Result<Component> {
-        // SAFETY: the bytes come from `Engine::precompile_component`, unchanged. They were either just made by it, or
-        // read back under an authentication code whose key only this host's cache directory holds.
-        unsafe { Component::deserialize(engine, &self.0) }
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

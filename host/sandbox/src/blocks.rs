@@ -1,70 +1,28 @@
-//! The blocks that this process can run: compiled at most once each, and kept ready while there is room.
+//! The blocks that this host can run: compiled at most once each, and kept ready while there is room.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::StepLimits;
-use counterfoil_domain::ports::{RECONCILE_INTERFACE, Refused};
+use counterfoil_domain::ports::Refused;
 use moka::future::Cache;
-use wasmtime::component::{Component, InstancePre, Linker};
-use wasmtime::{Engine, Store};
+use serde::{Deserialize, Serialize};
 
-use crate::artifact::{Artifact, ArtifactStore, CacheError, EngineId, Evicted};
-use crate::bindings::exports::counterfoil::block::{reconcile, step};
+use crate::artifact::{Artifact, ArtifactStore, CacheError, Evicted};
 use crate::compile::{CompileError, Compiler};
-use crate::host::HostState;
-use crate::refusal::{refused, shown};
-use crate::{imports, offers, scan};
+use crate::executor::Executor;
+use crate::machine_code::MachineCode;
+use crate::refusal::refused;
+use crate::report::unready;
+use crate::{imports, scan};
 
 /// Machine code kept ready: some thousand Rust blocks, or a handful of Python ones.
-const READY_BYTES_MAX: u64 = 512 << 20;
-
-/// A component with everything looked up that does not differ between its executions.
-pub(crate) struct ReadyBlock {
-    instances: InstancePre<HostState>,
-    step: step::GuestIndices,
-    /// `None` if the block cannot be asked what became of its effects.
-    reconcile: Option<reconcile::GuestIndices>,
-    bytes_len: usize,
-}
-
-impl ReadyBlock {
-    /// Brings a fresh instance into being. Start functions of the guest run here.
-    pub(crate) async fn instantiate(
-        &self,
-        store: &mut Store<HostState>,
-    ) -> wasmtime::Result<wasmtime::component::Instance> {
-        self.instances.instantiate_async(store).await
-    }
-
-    /// # Errors
-    /// If `describe` or `run` has other parameters or results than the contract says.
-    pub(crate) fn step(
-        &self,
-        store: &mut Store<HostState>,
-        instance: &wasmtime::component::Instance,
-    ) -> wasmtime::Result<step::Guest> {
-        self.step.load(store, instance)
-    }
-
-    /// `None` if the block has no `verify`.
-    ///
-    /// # Errors
-    /// If it has other parameters or results than the contract says.
-    pub(crate) fn reconcile(
-        &self,
-        store: &mut Store<HostState>,
-        instance: &wasmtime::component::Instance,
-    ) -> wasmtime::Result<Option<reconcile::Guest>> {
-        self.reconcile.as_ref().map(|reconcile| reconcile.load(store, instance)).transpose()
-    }
-}
+pub(crate) const READY_BYTES_MAX: u64 = 512 << 20;
 
 /// Why a block is not ready.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum NotReady {
     /// No host will ever run it.
     #[error(transparent)]
@@ -80,6 +38,16 @@ pub(crate) enum NotReady {
     Absent,
 }
 
+impl NotReady {
+    /// What its author is told.
+    pub(crate) fn refusal(&self) -> Refused {
+        match self {
+            Self::Refused(refused) | Self::TooCostly(refused) => refused.clone(),
+            error => unready(&error.to_string()),
+        }
+    }
+}
+
 impl From<CompileError> for NotReady {
     fn from(error: CompileError) -> Self {
         match error {
@@ -92,40 +60,38 @@ impl From<CompileError> for NotReady {
     }
 }
 
+/// What was compiled here, ready to be run by whoever runs it for this host.
 pub(crate) struct Blocks {
-    engine: Engine,
-    linker: Linker<HostState>,
     artifacts: Arc<ArtifactStore>,
     compiler: Arc<dyn Compiler>,
+    executor: Arc<dyn Executor>,
     limits: StepLimits,
-    ready: Cache<Digest, Arc<ReadyBlock>>,
+    ready: Cache<Digest, Arc<MachineCode>>,
 }
 
 impl Blocks {
     pub(crate) fn new(
-        engine: &Engine,
+        artifacts: ArtifactStore,
         compiler: Arc<dyn Compiler>,
-        cache: (&Path, u64),
+        executor: Arc<dyn Executor>,
         limits: StepLimits,
-    ) -> Result<Self, BlocksError> {
-        let (cache_dir, cache_bytes_max) = cache;
-        Ok(Self {
-            linker: offers::linker(engine).map_err(BlocksError::Linker)?,
-            artifacts: Arc::new(ArtifactStore::open(cache_dir, EngineId::of(engine), cache_bytes_max)?),
+    ) -> Self {
+        Self {
+            artifacts: Arc::new(artifacts),
             compiler,
+            executor,
             limits,
             ready: Cache::builder()
                 .max_capacity(READY_BYTES_MAX)
-                .weigher(|_, block: &Arc<ReadyBlock>| u32::try_from(block.bytes_len).unwrap_or(u32::MAX))
+                .weigher(|_, code: &Arc<MachineCode>| u32::try_from(code.bytes_len()).unwrap_or(u32::MAX))
                 .build(),
-            engine: engine.clone(),
-        })
+        }
     }
 
     /// A block that is ready, or can be made so without compiling.
-    pub(crate) async fn find(&self, component: Digest) -> Result<Arc<ReadyBlock>, Arc<NotReady>> {
-        if let Some(block) = self.ready.get(&component).await {
-            return Ok(block);
+    pub(crate) async fn find(&self, component: Digest) -> Result<Arc<MachineCode>, Arc<NotReady>> {
+        if let Some(code) = self.ready.get(&component).await {
+            return Ok(code);
         }
         self.ready
             .try_get_with(component, async { self.read(component).await?.ok_or(NotReady::Absent) })
@@ -137,12 +103,12 @@ impl Blocks {
         &self,
         component: Digest,
         bytes: Arc<[u8]>,
-    ) -> Result<Arc<ReadyBlock>, Arc<NotReady>> {
+    ) -> Result<Arc<MachineCode>, Arc<NotReady>> {
         loop {
             let bytes = Arc::clone(&bytes);
             let prepared = self.ready.try_get_with(component, async {
                 match self.read(component).await? {
-                    Some(block) => Ok(block),
+                    Some(code) => Ok(code),
                     None => self.compile(component, bytes).await,
                 }
             });
@@ -155,11 +121,11 @@ impl Blocks {
     }
 
     /// What was compiled before, or `None` where it must be compiled.
-    async fn read(&self, component: Digest) -> Result<Option<Arc<ReadyBlock>>, NotReady> {
+    async fn read(&self, component: Digest) -> Result<Option<Arc<MachineCode>>, NotReady> {
         let artifacts = Arc::clone(&self.artifacts);
         match blocking(move || artifacts.read(component)).await? {
             Ok(None) => Ok(None),
-            Ok(Some(artifact)) => self.load(Arc::new(artifact)).await.map(Some),
+            Ok(Some(artifact)) => self.load(component, &artifact).await.map(Some),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(%component, error, "a compiled component in the cache is not used; it is compiled again");
@@ -168,7 +134,7 @@ impl Blocks {
         }
     }
 
-    async fn compile(&self, component: Digest, bytes: Arc<[u8]>) -> Result<Arc<ReadyBlock>, NotReady> {
+    async fn compile(&self, component: Digest, bytes: Arc<[u8]>) -> Result<Arc<MachineCode>, NotReady> {
         let (limits, scanned) = (self.limits, Arc::clone(&bytes));
         blocking(move || {
             if Digest::of(&scanned) != component {
@@ -178,23 +144,19 @@ impl Blocks {
         })
         .await??;
         let started = Instant::now();
-        let artifact = Arc::new(Artifact::compiled(self.compiler.compile(bytes).await?));
-        let (ms, bytes_len) = (started.elapsed().as_millis(), artifact.bytes_len());
+        let artifact = Artifact::compiled(self.compiler.compile(bytes).await?);
+        let (ms, bytes_len) = (started.elapsed().as_millis(), artifact.bytes().len());
         tracing::info!(%component, ms, bytes_len, "a component was compiled");
-        let block = self.load(Arc::clone(&artifact)).await?;
+        let code = self.load(component, &artifact).await?;
         // Only what can be linked is kept. What cannot be kept runs all the same, and is compiled once more another day.
         if let Err(error) = self.keep(component, artifact).await? {
             let error: &dyn std::error::Error = &error;
             tracing::warn!(%component, error, "a compiled component could not be kept");
         }
-        Ok(block)
+        Ok(code)
     }
 
-    async fn keep(
-        &self,
-        component: Digest,
-        artifact: Arc<Artifact>,
-    ) -> Result<Result<(), CacheError>, NotReady> {
+    async fn keep(&self, component: Digest, artifact: Artifact) -> Result<Result<(), CacheError>, NotReady> {
         let in_use: Vec<Digest> =
             self.ready.iter().map(|(ready, _)| *ready).chain(std::iter::once(component)).collect();
         let artifacts = Arc::clone(&self.artifacts);
@@ -209,52 +171,20 @@ impl Blocks {
         .await
     }
 
-    async fn load(&self, artifact: Arc<Artifact>) -> Result<Arc<ReadyBlock>, NotReady> {
-        let (engine, bytes_len) = (self.engine.clone(), artifact.bytes_len());
-        // Made for this engine and within the scan's counts, so that what fails here is the machine.
-        let component = blocking(move || artifact.load(&engine)).await?.map_err(|error| {
-            NotReady::Unavailable(format!(
-                "a compiled component cannot be loaded: {}",
-                shown(&format!("{error:#}"))
-            ))
+    async fn load(&self, component: Digest, artifact: &Artifact) -> Result<Arc<MachineCode>, NotReady> {
+        let code = MachineCode::of(artifact).map_err(|error| {
+            NotReady::Unavailable(format!("there is no memory for a compiled component: {error}"))
         })?;
-        Ok(Arc::new(self.link(&component, bytes_len)?))
+        let code = Arc::new(code);
+        self.executor.load(component, &code).await?;
+        Ok(code)
     }
-
-    fn link(&self, component: &Component, bytes_len: usize) -> Result<ReadyBlock, Refused> {
-        imports::check_functions(&self.engine, component)?;
-        let instances =
-            self.linker.instantiate_pre(component).map_err(|error| imports::wrong_types(&error))?;
-        let lacks = |interface: &str, error: &wasmtime::Error| {
-            let reason = shown(&error.to_string());
-            refused(
-                Code::ExportMissing,
-                format!("the component lacks a function of the {interface} interface: {reason}"),
-            )
-        };
-        let step = step::GuestIndices::new(&instances).map_err(|error| lacks("step", &error))?;
-        let reconcile = match component.get_export_index(None, RECONCILE_INTERFACE) {
-            Some(_) => {
-                let found = reconcile::GuestIndices::new(&instances);
-                Some(found.map_err(|error| lacks("reconcile", &error))?)
-            }
-            None => None,
-        };
-        Ok(ReadyBlock { instances, step, reconcile, bytes_len })
-    }
-}
-
-/// Why there is no place for blocks at all.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BlocksError {
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    #[error("the host's own interfaces cannot be linked")]
-    Linker(#[source] wasmtime::Error),
 }
 
 /// Runs what reads, hashes or maps much, away from the threads that serve.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotReady> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NotReady> {
     tokio::task::spawn_blocking(work).await.map_err(|panic| NotReady::Unavailable(panic.to_string()))
 }
 
@@ -263,10 +193,15 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
+    use counterfoil_domain::effect::{EffectCall, EffectReply};
+    use counterfoil_domain::id::LeaseId;
+    use counterfoil_domain::ports::EffectPort;
 
     use super::*;
+    use crate::artifact::EngineId;
     use crate::compile::{Effort, machine_code};
     use crate::engine::{Allocation, engine};
+    use crate::local::Local;
 
     /// Counts what it compiles.
     struct Counting(AtomicUsize);
@@ -279,6 +214,16 @@ mod tests {
             tokio::task::yield_now().await;
             machine_code(&component, Effort::Optimised)
                 .map_err(|error| CompileError::Invalid(error.to_string()))
+        }
+    }
+
+    /// No block here asks for an effect.
+    struct Nobody;
+
+    #[async_trait]
+    impl EffectPort for Nobody {
+        async fn perform(&self, _execution: LeaseId, _call: EffectCall) -> EffectReply {
+            EffectReply::Stop
         }
     }
 
@@ -299,13 +244,10 @@ mod tests {
         let limits = StepLimits::DEFAULT;
         let engine = engine(Allocation::OnDemand, 1, &limits).expect("an engine");
         let compiler = Arc::new(Counting(AtomicUsize::new(0)));
-        let blocks = Blocks::new(
-            &engine,
-            Arc::clone(&compiler) as Arc<dyn Compiler>,
-            (cache.path(), u64::MAX),
-            limits,
-        )
-        .expect("opens");
+        let artifacts = ArtifactStore::open(cache.path(), EngineId::of(&engine), u64::MAX).expect("opens");
+        let compiling = Arc::clone(&compiler) as Arc<dyn Compiler>;
+        let executor = Arc::new(Local::new(engine, 1, limits, Arc::new(Nobody)).expect("an executor"));
+        let blocks = Blocks::new(artifacts, compiling, executor, limits);
         let prepare = || blocks.prepare(digest, Arc::clone(&component));
         // A look at a block that is not there must not fail those who are about to bring it.
         let (absent, first, second, third) =

@@ -4,7 +4,6 @@
 //! of this process, which has nothing but two pipes and may not use more than its [`Budget`].
 
 mod child;
-mod confine;
 mod parent;
 mod request;
 
@@ -13,9 +12,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use wasmtime::Engine;
 
-pub use self::child::main;
+pub(crate) use self::child::main;
 pub(crate) use self::parent::ChildCompiler;
-pub use self::request::{Budget, COMMAND, Program};
+pub use self::request::Budget;
+pub(crate) use self::request::COMMAND;
 
 use crate::engine::compiling_engine;
 

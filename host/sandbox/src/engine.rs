@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use counterfoil_domain::limits::{BACKTRACE_FRAMES_MAX, StepLimits};
+use serde::{Deserialize, Serialize};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig,
     WasmBacktraceDetails, WasmFeatures,
@@ -36,7 +37,7 @@ const FEATURES: WasmFeatures = WasmFeatures::WASM2
     .difference(WasmFeatures::GC_TYPES);
 
 /// Where instances get their memories, tables and stacks from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Allocation {
     /// Slots that are reserved at start and reset after use: four times faster to instantiate.
     Pooled,

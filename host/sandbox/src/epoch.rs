@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -26,7 +27,10 @@ impl Ticker {
         let ticks = Arc::new(AtomicU64::new(0));
         let counted = Arc::downgrade(&ticks);
         let engine = engine.weak();
+        let (begun, has_begun) = mpsc::sync_channel(1);
         let handle = thread::Builder::new().name("epoch".into()).spawn(move || {
+            // Whoever started it may have gone on without it.
+            let _ = begun.send(());
             while let (Some(engine), Some(ticks)) = (engine.upgrade(), counted.upgrade()) {
                 ticks.fetch_add(1, Ordering::Relaxed);
                 engine.increment_epoch();
@@ -34,6 +38,8 @@ impl Ticker {
                 thread::park_timeout(Duration::from_millis(TICK_MS));
             }
         })?;
+        // A thread that has not begun makes system calls that its process may be about to give up.
+        has_begun.recv().map_err(std::io::Error::other)?;
         Ok(Self { ticks, thread: handle.thread().clone() })
     }
 

@@ -8,9 +8,9 @@ use wasmtime::component::Instance;
 use wasmtime::{Engine, Store, UpdateDeadline};
 
 use crate::bindings::exports::counterfoil::block::{reconcile, step};
-use crate::blocks::ReadyBlock;
 use crate::epoch::{Meter, Metered, Ticker};
 use crate::host::HostState;
+use crate::loaded::ReadyBlock;
 use crate::trap::{Ended, Phase};
 
 /// What one call may copy out of the guest: an effect's body of a megabyte and all around it, several times.

@@ -1,32 +1,25 @@
 //! The sandbox itself: what the engine of the house runs steps with, and the web checks uploads with.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use counterfoil_domain::id::{Digest, LeaseId, Place};
-use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX, StepLimits, bounded_text};
+use counterfoil_domain::id::Digest;
+use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{
     EffectPort, StepEnd, StepJob, StepReport, StepRunner, Unprepared, VerifyEnd, VerifyJob, VerifyReport,
 };
-use counterfoil_domain::receipt::verification::Verdict;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
-use wasmtime::Engine;
 
-use crate::artifact::{CacheError, EngineId};
-use crate::bindings::exports::counterfoil::block::{reconcile, step};
-use crate::blocks::{Blocks, BlocksError, NotReady, ReadyBlock};
-use crate::compile::{Budget, ChildCompiler, Program};
+use crate::artifact::{ArtifactStore, CacheError, EngineId};
+use crate::blocks::{Blocks, NotReady};
+use crate::compile::{Budget, ChildCompiler};
 use crate::engine::{Allocation, engine, pooled_slots_max};
-use crate::epoch::Ticker;
-use crate::execution::{Call, Finished, Run, Verify, execute};
-use crate::host::{EffectDoor, HostState};
-use crate::trap;
-
-/// Uploads that are described at once. They have slots of their own, so that a full pool does not delay an author.
-pub(crate) const INSPECTIONS_MAX: u32 = 2;
+use crate::executor::Executor;
+use crate::local::{INSPECTIONS_MAX, Local, LocalError};
+use crate::program::Program;
+#[cfg(target_os = "linux")]
+use crate::runner::{Begin, Runners};
 
 /// What a sandbox is made from.
 #[derive(Debug, Clone)]
@@ -37,14 +30,26 @@ pub struct SandboxConfig {
     pub cache_bytes_max: u64,
     /// Where instances get their memories and stacks from.
     pub allocation: Allocation,
-    /// Steps that run or wait for an answer at once; further ones wait for a slot within their wall limit.
+    /// Steps that run or wait for an answer at once, in all processes; further ones wait for a slot within their wall
+    /// limit.
     pub slots: u32,
     /// The most that any step may use. A job's own limits can only narrow them.
     pub limits: StepLimits,
-    /// What compiles: a program that is started for each component.
-    pub compiler: Program,
+    /// Where guests run.
+    pub guests: Guests,
+    /// What is started to compile a component, and to run guests.
+    pub program: Program,
     /// What compiling one component may take.
     pub compile_budget: Budget,
+}
+
+/// Where guests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guests {
+    /// In this process: what breaks out of a guest, or takes its process down, has the host.
+    Here,
+    /// In so many processes that can do nothing else, each with one thread. On Linux only.
+    Apart(NonZeroU32),
 }
 
 /// Why there is no sandbox.
@@ -70,6 +75,9 @@ pub enum SandboxError {
     /// No thread for the clock that counts guest CPU.
     #[error("the epoch thread cannot be started")]
     Ticker(#[source] std::io::Error),
+    /// Guests cannot run in processes of their own here.
+    #[error("guests run in processes of their own on Linux only; run them in the host's: 0 runners")]
+    NoRunners,
     /// The directory of compiled components cannot be used.
     #[error(transparent)]
     Cache(CacheError),
@@ -77,88 +85,63 @@ pub enum SandboxError {
 
 /// Compiles, checks and runs components. One per process.
 pub struct Sandbox {
-    pub(crate) engine: Engine,
-    pub(crate) ticker: Ticker,
     pub(crate) blocks: Blocks,
+    pub(crate) executor: Arc<dyn Executor>,
     pub(crate) limits: StepLimits,
-    pub(crate) inspections: Semaphore,
-    slots: Semaphore,
-    effects: Arc<dyn EffectPort>,
 }
 
 impl Sandbox {
-    /// Reserves what the slots need and opens the cache.
+    /// Reserves what the slots need, opens the cache, and starts what runs guests.
     ///
     /// # Errors
     /// [`SandboxError`] if this machine cannot hold such a sandbox.
     pub fn new(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Self, SandboxError> {
-        let SandboxConfig { cache_dir, cache_bytes_max, allocation, slots, limits, compiler, compile_budget } =
-            config;
-        if slots == 0 {
-            return Err(SandboxError::NoSlots);
-        }
-        let instances = slots.saturating_add(INSPECTIONS_MAX);
-        match pooled_slots_max() {
-            Some(slots_max) if allocation == Allocation::Pooled && instances > slots_max => {
-                return Err(SandboxError::TooManySlots {
-                    slots,
-                    slots_max: slots_max.saturating_sub(INSPECTIONS_MAX),
-                });
-            }
-            _ => {}
-        }
-        let engine = engine(allocation, instances, &limits).map_err(SandboxError::Engine)?;
-        let compiler = Arc::new(ChildCompiler::new(compiler, compile_budget, EngineId::of(&engine)));
-        let blocks = Blocks::new(&engine, compiler, (&cache_dir, cache_bytes_max), limits).map_err(
-            |error| match error {
-                BlocksError::Cache(error) => SandboxError::Cache(error),
-                BlocksError::Linker(error) => SandboxError::Engine(error),
-            },
-        )?;
-        Ok(Self {
-            ticker: Ticker::start(&engine).map_err(SandboxError::Ticker)?,
-            blocks,
-            limits,
-            inspections: Semaphore::new(INSPECTIONS_MAX as usize),
-            slots: Semaphore::new(slots as usize),
-            effects,
-            engine,
-        })
-    }
-
-    /// The block and a slot to run it in, or why there is none.
-    async fn place(
-        &self,
-        component: Digest,
-        limits: &StepLimits,
-        deadline: Instant,
-    ) -> Result<(Arc<ReadyBlock>, SemaphorePermit<'_>), String> {
-        let ready = timeout_at(deadline, async {
-            let block = self.blocks.find(component).await.map_err(|error| error.to_string())?;
-            let slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
-            Ok((block, slot))
-        });
-        ready.await.unwrap_or_else(|_| Err(format!("no slot came free within {} ms", limits.wall_ms_max)))
-    }
-
-    async fn execute<C: Call>(&self, call: C, guest: Guest) -> Result<Finished<C::Answer>, String> {
-        let Guest { execution, component, place, started_at_ms, seed, limits } = guest;
-        let deadline = Instant::now() + Duration::from_millis(limits.wall_ms_max);
-        let (block, _slot) = self.place(component, &limits, deadline).await?;
-        let door = EffectDoor { port: Arc::clone(&self.effects), execution };
-        let state = HostState::new(Some(door), place, started_at_ms, seed, &limits);
-        Ok(execute(&self.engine, &self.ticker, &block, call, state, &limits, deadline).await)
+        let SandboxConfig { cache_dir, cache_bytes_max, limits, program, compile_budget, .. } = &config;
+        // It says by what name all engines of this program go, whatever they get their memory from.
+        let engine = engine(Allocation::OnDemand, 1, limits).map_err(SandboxError::Engine)?;
+        let engine = EngineId::of(&engine);
+        let artifacts =
+            ArtifactStore::open(cache_dir, engine, *cache_bytes_max).map_err(SandboxError::Cache)?;
+        let compiler = Arc::new(ChildCompiler::new(program.clone(), *compile_budget, engine));
+        let limits = *limits;
+        let executor = executor(config, effects)?;
+        Ok(Self { blocks: Blocks::new(artifacts, compiler, Arc::clone(&executor), limits), executor, limits })
     }
 }
 
-/// What every execution of a block is given, whatever is asked of it.
-struct Guest {
-    execution: LeaseId,
-    component: Digest,
-    place: Place,
-    started_at_ms: u64,
-    seed: [u8; 32],
-    limits: StepLimits,
+fn executor(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Arc<dyn Executor>, SandboxError> {
+    let SandboxConfig { allocation, slots, limits, guests, program, .. } = config;
+    if slots == 0 {
+        return Err(SandboxError::NoSlots);
+    }
+    let processes = match guests {
+        Guests::Here => 1,
+        Guests::Apart(processes) => processes.get(),
+    };
+    let each = slots.div_ceil(processes);
+    match pooled_slots_max().map(|slots_max| slots_max.saturating_sub(INSPECTIONS_MAX)) {
+        Some(slots_max) if allocation == Allocation::Pooled && each > slots_max => {
+            return Err(SandboxError::TooManySlots { slots, slots_max: slots_max.saturating_mul(processes) });
+        }
+        _ => {}
+    }
+    Ok(match guests {
+        Guests::Here => {
+            let engine = engine(allocation, each.saturating_add(INSPECTIONS_MAX), &limits);
+            let local = Local::new(engine.map_err(SandboxError::Engine)?, each, limits, effects);
+            Arc::new(local.map_err(|error| match error {
+                LocalError::Engine(error) => SandboxError::Engine(error),
+                LocalError::Ticker(error) => SandboxError::Ticker(error),
+            })?)
+        }
+        #[cfg(target_os = "linux")]
+        Guests::Apart(processes) => {
+            let begin = Begin { allocation, slots: each, limits };
+            Arc::new(Runners::new(program, processes, begin, effects))
+        }
+        #[cfg(not(target_os = "linux"))]
+        Guests::Apart(_) => return Err(SandboxError::NoRunners),
+    })
 }
 
 #[async_trait]
@@ -181,83 +164,16 @@ impl StepRunner for Sandbox {
     }
 
     async fn run(&self, job: StepJob) -> StepReport {
-        let StepJob { execution, component, input, place, started_at_ms, seed, limits } = job;
-        let limits = narrowest(limits, self.limits);
-        let guest = Guest { execution, component, place, started_at_ms, seed, limits };
-        match self.execute(Run(input), guest).await {
-            Ok(finished) => report(finished, &limits),
-            Err(message) => unavailable(message),
+        match self.blocks.find(job.component).await {
+            Ok(code) => self.executor.run(&code, job).await,
+            Err(error) => StepReport::nothing(StepEnd::Unavailable { message: error.to_string() }),
         }
     }
 
     async fn verify(&self, job: VerifyJob) -> VerifyReport {
-        let VerifyJob { execution, component, receipt, place, started_at_ms, seed, limits } = job;
-        let limits = narrowest(limits, self.limits);
-        let guest = Guest { execution, component, place, started_at_ms, seed, limits };
-        match self.execute(Verify(receipt.into()), guest).await {
-            Ok(finished) => verdict(finished, &limits),
-            Err(message) => VerifyReport { end: VerifyEnd::Unavailable { message }, logs: Vec::new() },
+        match self.blocks.find(job.component).await {
+            Ok(code) => self.executor.verify(&code, job).await,
+            Err(error) => VerifyReport::nothing(VerifyEnd::Unavailable { message: error.to_string() }),
         }
-    }
-}
-
-/// A job's limits, none wider than the operator's.
-fn narrowest(job: StepLimits, operator: StepLimits) -> StepLimits {
-    StepLimits {
-        memory_bytes_max: job.memory_bytes_max.min(operator.memory_bytes_max),
-        table_elements_max: job.table_elements_max.min(operator.table_elements_max),
-        cpu_ms_max: job.cpu_ms_max.min(operator.cpu_ms_max),
-        wall_ms_max: job.wall_ms_max.min(operator.wall_ms_max),
-        output_bytes_max: job.output_bytes_max.min(operator.output_bytes_max),
-        log_bytes_max: job.log_bytes_max.min(operator.log_bytes_max),
-        log_lines_max: job.log_lines_max.min(operator.log_lines_max),
-    }
-}
-
-fn report(finished: Finished<Result<String, step::Failure>>, limits: &StepLimits) -> StepReport {
-    let Finished { result, state, cpu_ms } = finished;
-    let end = match result {
-        Ok(Ok(output)) if output.len() as u64 > limits.output_bytes_max => {
-            trap::output_too_large(limits).into()
-        }
-        Ok(Ok(output)) => StepEnd::Output(output),
-        Ok(Err(failure)) => failed(failure),
-        Err(ended) => trap::judge(&ended, &state.limiter, limits).into(),
-    };
-    let memory_bytes_peak = state.limiter.bytes_peak();
-    let (logs, logs_truncated) = state.log.into_lines();
-    StepReport { end, logs, logs_truncated, cpu_ms, memory_bytes_peak }
-}
-
-fn verdict(finished: Finished<Option<reconcile::Verdict>>, limits: &StepLimits) -> VerifyReport {
-    let Finished { result, state, .. } = finished;
-    let end = match result {
-        Ok(Some(verdict)) => VerifyEnd::Said(verdict.into()),
-        Ok(None) => VerifyEnd::Said(Verdict::Inconclusive("the block exports no `verify`".into())),
-        Err(ended) => trap::judge(&ended, &state.limiter, limits).into(),
-    };
-    let (logs, _) = state.log.into_lines();
-    VerifyReport { end, logs }
-}
-
-fn failed(failure: step::Failure) -> StepEnd {
-    let (step::Reason { code, message }, retry_after_ms) = match failure {
-        step::Failure::Transient((reason, retry_after_ms)) => (reason, Some(retry_after_ms.unwrap_or(0))),
-        step::Failure::Permanent(reason) => (reason, None),
-    };
-    StepEnd::Failed {
-        retry_after_ms,
-        code: bounded_text(&code, NAME_BYTES_MAX),
-        message: bounded_text(&message, ERROR_TEXT_BYTES_MAX),
-    }
-}
-
-fn unavailable(message: String) -> StepReport {
-    StepReport {
-        end: StepEnd::Unavailable { message },
-        logs: Vec::new(),
-        logs_truncated: false,
-        cpu_ms: 0,
-        memory_bytes_peak: 0,
     }
 }

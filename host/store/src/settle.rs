@@ -218,6 +218,8 @@ pub struct HandBack {
     pub delay: Duration,
     /// What it waits for, as people read it.
     pub why: Option<Value>,
+    /// What ran it is gone, which is counted.
+    pub lost: bool,
 }
 
 /// The end of an execution that met an outcome which is unknown.

@@ -233,7 +233,7 @@ impl Store {
     /// any more.
     pub async fn hand_back(&self, fence: &Fence, delay: Duration) -> Result<bool, StoreError> {
         let mut connection = self.pool().acquire().await?;
-        let gone = leave(&mut connection, fence, &Leave::hand_back(delay, None)).await?;
+        let gone = leave(&mut connection, fence, &Leave::hand_back(delay, None, false)).await?;
         if gone && delay.is_zero() {
             self.wake();
         }

@@ -49,6 +49,12 @@ impl HostConfig {
     pub fn crashing_at(self, site: Site, nth: u32) -> Self {
         self.with("COUNTERFOIL_CRASH_AT", &format!("{}:{nth}", site.name()))
     }
+
+    /// A host whose runners are killed when it reaches `site` for the nth time.
+    #[must_use]
+    pub fn losing_its_runners_at(self, site: Site, nth: u32) -> Self {
+        self.with("COUNTERFOIL_CRASH_AT", &format!("{}:{nth}@runners", site.name()))
+    }
 }
 
 /// A host process and a key to speak to it with.

@@ -14,7 +14,7 @@ pub(crate) struct Exception {
 
 pub(crate) const EXCEPTIONS: &[Exception] = &[
     Exception {
-        subject: "host/sandbox/src/artifact.rs",
+        subject: "host/sandbox/src/machine_code.rs",
         says: "`unsafe`",
         reason: "deserializes machine code that this host has compiled and authenticated",
     },

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -122,6 +123,9 @@ pub(crate) struct EngineConfig {
     pub(crate) renew: Duration,
     /// Most steps in flight at once. `COUNTERFOIL__ENGINE__IN_FLIGHT_MAX`, default 256.
     pub(crate) in_flight_max: u32,
+    /// Processes that run blocks and can do nothing else; 0 runs them in the host's own. `COUNTERFOIL__ENGINE__RUNNERS`,
+    /// default one a core, and 0 where the system is not Linux.
+    pub(crate) runners: u32,
     /// Longest time between two looks for due work that nothing announced. `COUNTERFOIL__ENGINE__POLL_MS`, default
     /// 1,000 ms.
     pub(crate) poll: Duration,
@@ -145,6 +149,11 @@ impl EngineConfig {
         });
         let in_flight_max = reader.value("engine.in_flight_max", 256);
         reader.check("engine.in_flight_max", in_flight_max > 0, || "at least 1".into());
+        let runners = reader.value("engine.runners", runners_by_default());
+        reader.check("engine.runners", runners <= RUNNERS_MAX, || format!("at most {RUNNERS_MAX}"));
+        reader.check("engine.runners", runners == 0 || cfg!(target_os = "linux"), || {
+            "0: blocks run in processes of their own on Linux only".into()
+        });
         let poll_ms = reader.value("engine.poll_ms", 1_000);
         reader.check("engine.poll_ms", poll_ms > 0, || "at least 1 ms".into());
         let drain_ms = reader.value("engine.drain_ms", 10_000);
@@ -152,10 +161,22 @@ impl EngineConfig {
             lease: Duration::from_millis(lease_ms),
             renew: Duration::from_millis(renew_ms),
             in_flight_max,
+            runners,
             poll: Duration::from_millis(poll_ms),
             drain: Duration::from_millis(drain_ms),
         }
     }
+}
+
+/// More than a machine has cores for.
+const RUNNERS_MAX: u32 = 256;
+
+fn runners_by_default() -> u32 {
+    if !cfg!(target_os = "linux") {
+        return 0;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    u32::try_from(cores).unwrap_or(RUNNERS_MAX).min(RUNNERS_MAX)
 }
 
 /// What blocks may reach, and how long they wait.
@@ -218,7 +239,13 @@ fn crash_at(reader: &mut Reader) -> Option<CrashAt> {
     let parsed = text.parse().ok();
     if parsed.is_none() {
         let sites: Vec<&str> = Site::ALL.iter().map(|site| site.name()).collect();
-        reader.fault(CRASH_AT, format!("`{text}` is not SITE or SITE:NTH; sites are {}", sites.join(", ")));
+        reader.fault(
+            CRASH_AT,
+            format!(
+                "`{text}` is not SITE or SITE:NTH, with or without @runners; sites are {}",
+                sites.join(", ")
+            ),
+        );
     }
     parsed
 }

@@ -28,7 +28,7 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
       engine.in_flight_max in counterfoil.toml: at least 1
       COUNTERFOIL__ENGINE__POLL_MS: invalid value signed int `-1`, expected u64
       effects.private_networks in counterfoil.toml: `8.8.8.8/32`: only networks within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 and fc00::/7 can be opened
-      COUNTERFOIL_CRASH_AT: `somewhere` is not SITE or SITE:NTH; sites are before-claim, after-claim, before-prepare, after-dispatch, after-connect, after-first-byte, after-last-byte, mid-answer, before-answer-recorded, after-answer-recorded, in-settle, after-settle
+      COUNTERFOIL_CRASH_AT: `somewhere` is not SITE or SITE:NTH, with or without @runners; sites are before-claim, after-claim, before-prepare, after-dispatch, after-connect, after-first-byte, after-last-byte, mid-answer, before-answer-recorded, after-answer-recorded, in-settle, after-settle
       COUNTERFOIL__LOG__FORMAT: `xml` is neither `text` nor `json`
       COUNTERFOIL__LOG__FILTER: `a=b=c`: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
       COUNTERFOIL__PEPPER: 64 hexadecimal digits, as `openssl rand -hex 32` prints them
@@ -60,7 +60,7 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
     let home = tempfile::tempdir()?;
     fs::write(
         home.path().join("other.toml"),
-        "[server]\nlisten = \"127.0.0.1:1\"\n[engine]\nlease_ms = 3000\npoll_ms = 70\n[data]\ndir = \"file\"\n",
+        "[server]\nlisten = \"127.0.0.1:1\"\n[engine]\nlease_ms = 3000\npoll_ms = 70\nrunners = 3\n[data]\ndir = \"file\"\n",
     )?;
     let said = run(counterfoil(home.path())
         .args(["-o", "json", "doctor", "--config", "other.toml", "--data-dir", "flag"])
@@ -93,6 +93,7 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
     engine.lease_ms = 3000 (engine.lease_ms in other.toml)
     engine.poll_ms = 70 (engine.poll_ms in other.toml)
     engine.renew_ms = 1000 (default)
+    engine.runners = 3 (engine.runners in other.toml)
     log.filter = info (default)
     log.format = text (default)
     pepper = given, not shown (COUNTERFOIL__PEPPER)

@@ -63,6 +63,49 @@ async fn a_host_killed_anywhere_sends_nothing_twice_and_loses_nothing() -> anyho
     Ok(())
 }
 
+/// The column for a process that runs blocks: its host lives, performs what the block had asked for to its end, and runs the
+/// step again from its journal. So nobody has to say what happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runner_killed_anywhere_costs_an_execution_and_nothing_else() -> anyhow::Result<()> {
+    let world = World::new("runner-walk").await?;
+    let mut expected = 0;
+    for walk in &WALKS {
+        for site in Site::ALL.iter().copied() {
+            let times = if is_per_effect(site) { walk.effects } else { 1 };
+            for nth in 1..=times {
+                lose_runners(&world, walk, site, nth).await.with_context(|| {
+                    format!("{}, its runners killed at {}:{nth}", walk.block, site.name())
+                })?;
+                expected += walk.effects as usize;
+            }
+        }
+    }
+    let reconciled = reconcile(world.pool(), &world.provider.calls()).await?;
+    assert_eq!(reconciled.violations, []);
+    assert_eq!((reconciled.duplicates, reconciled.lost, reconciled.unknown), (0, 0, 0));
+    assert_eq!(reconciled.calls, expected);
+    Ok(())
+}
+
+async fn lose_runners(world: &World, walk: &Walk, site: Site, nth: u32) -> anyhow::Result<()> {
+    let config = match site {
+        Site::AfterAnswerRecorded => world.host(LEASE_MS).with("COUNTERFOIL__EFFECTS__ANSWER_WAIT_MS", &0),
+        _ => world.host(LEASE_MS),
+    };
+    let seen = world.provider.calls().len();
+    let host = Host::start(&config.losing_its_runners_at(site, nth), &world.key).await?;
+    let run = start_on(&host, walk.block, &format!("{}-{}-{nth}", walk.block, site.name())).await?;
+    host.wait_for_run(&run, &["succeeded"]).await?;
+    let timeline = host.call("GET", &format!("/v1/runs/{run}/timeline"), &Value::Null).await?.to_string();
+    let lost = timeline.matches("\"lost\"").count();
+    // Between two executions there is no guest to be lost.
+    let expected = usize::from(is_per_effect(site));
+    ensure!(lost == expected, "{lost} executions were lost: {timeline}");
+    let calls = world.provider.calls().len() - seen;
+    ensure!(calls == walk.effects as usize, "{calls} calls for {} effects", walk.effects);
+    host.kill().await
+}
+
 /// Without the receipt, the same walk must show what the receipt is for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_receipts_the_same_walk_sends_twice() -> anyhow::Result<()> {

@@ -1,8 +1,9 @@
 //! Faults that users of such systems met elsewhere (`host/testkit/cases/field-faults.md`); the numbers are that list's.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use counterfoil_domain::ports::StepEnd;
+use counterfoil_domain::ports::{StepEnd, StepJob};
 use counterfoil_store::run::RunState;
 use counterfoil_testkit::provider::Act;
 use serde_json::json;
@@ -196,5 +197,26 @@ async fn a_step_that_loses_its_hosts_is_failed_in_the_end() -> anyhow::Result<()
     assert_eq!(view.row.state, RunState::Failed);
     assert_eq!(view.error.map(|error| error["code"].clone()), Some(json!("host_lost")));
     assert_eq!(host.runner.ran.lock().map(|ran| ran.len()).unwrap_or_default(), 0);
+    Ok(())
+}
+
+/// One that takes down the process that runs it, and not its host, is told how often, and failed just so.
+#[tokio::test]
+async fn a_step_that_loses_its_process_is_failed_in_the_end() -> anyhow::Result<()> {
+    static LOSSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    let mut house = House::new().await?;
+    let lost = |job: &StepJob| {
+        LOSSES.lock().unwrap_or_else(PoisonError::into_inner).push(job.losses);
+        StepEnd::Lost { message: "its process is gone".into() }
+    };
+    house.block("poison", lost).await?;
+    house.workflow("name: poison\nsteps:\n  - poison: { block: poison }\n").await?;
+    let run = house.start("poison", json!({})).await?;
+    let _host = house.host()?;
+    let view = house.ended(run).await?;
+    assert_eq!(view.row.state, RunState::Failed);
+    assert_eq!(view.error.map(|error| error["code"].clone()), Some(json!("host_lost")));
+    let expected: Vec<u32> = (0..=counterfoil_domain::limits::HOST_LOSSES_MAX).collect();
+    assert_eq!(*LOSSES.lock().unwrap_or_else(PoisonError::into_inner), expected);
     Ok(())
 }

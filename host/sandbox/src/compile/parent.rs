@@ -14,9 +14,10 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::child::{COMPILED, INVALID, NOT_BEGUN};
-use super::request::{Budget, Program, Request};
+use super::request::{Budget, Request};
 use super::{CompileError, Compiler, Effort};
 use crate::artifact::EngineId;
+use crate::program::Program;
 
 /// Components compiled at once: each may take a core for seconds and gigabytes of memory. Two, so that one that takes
 /// all that it may does not stop every other.

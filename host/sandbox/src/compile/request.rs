@@ -1,8 +1,6 @@
 //! What the parent asks of the child, on its command line.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::path::PathBuf;
 use std::process;
 use std::time::Duration;
 
@@ -10,27 +8,8 @@ use nix::unistd::Pid;
 
 use super::Effort;
 
-/// The first argument of a program that shall call [`main`](super::main).
-pub const COMMAND: &str = "__compile";
-
-/// A program whose `main` calls [`main`](super::main) when its first argument is [`COMMAND`].
-#[derive(Debug, Clone)]
-pub struct Program {
-    /// Absolute: it is started in another directory.
-    pub path: PathBuf,
-}
-
-impl Program {
-    /// This very program.
-    ///
-    /// # Errors
-    /// If the system does not say which it is.
-    pub fn this() -> io::Result<Self> {
-        // Also once another version was installed over it, with which this process would not agree.
-        let path = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
-        Ok(Self { path })
-    }
-}
+/// The first argument of a child that compiles.
+pub(crate) const COMMAND: &str = "__compile";
 
 /// What compiling one component may take; a second attempt, without optimisation, may take it once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{ComponentInspector, StepRunner, Unprepared};
-use counterfoil_sandbox::compile::{Budget, Program};
-use counterfoil_sandbox::{Sandbox, SandboxConfig};
+use counterfoil_sandbox::{Budget, Program, Sandbox, SandboxConfig};
 use counterfoil_testkit::guest::Guest;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -202,7 +201,7 @@ async fn a_child_has_two_pipes_and_nothing_else() {
 
 #[tokio::test]
 async fn a_child_ends_with_its_parent_and_does_not_begin_without() {
-    let compiler = env!("CARGO_BIN_EXE_counterfoil-compile");
+    let compiler = env!("CARGO_BIN_EXE_counterfoil-child");
     // The shell is the parent; the component never comes.
     let script = r#"exec 3<&0; "$0" __compile $$ 20 2000000000 optimised <&3 & echo $!; wait"#;
     let mut shell = Command::new("sh")
@@ -259,7 +258,7 @@ async fn a_program_that_is_no_compiler_is_never_believed_and_never_waited_for() 
         let (compiler, _dir) = impostor(script);
         let wall = if script == "exec yes" { PATIENCE } else { wall };
         let compile_budget = Budget { wall, ..Budget::DEFAULT };
-        let house = with(SandboxConfig { compiler, compile_budget, ..config(Path::new("")) });
+        let house = with(SandboxConfig { program: compiler, compile_budget, ..config(Path::new("")) });
         let mut inspecting = std::pin::pin!(house.sandbox.inspect(Guest::echo().build()));
         let mut groups = Vec::new();
         let refused = loop {
@@ -277,7 +276,7 @@ async fn a_program_that_is_no_compiler_is_never_believed_and_never_waited_for() 
         until(PATIENCE, || groups.iter().all(|group| grouped(*group).is_empty()).then_some(())).await;
     }
     let compiler = Program { path: "/nowhere/counterfoil".into() };
-    let house = with(SandboxConfig { compiler, ..config(Path::new("")) });
+    let house = with(SandboxConfig { program: compiler, ..config(Path::new("")) });
     let refused = house.sandbox.inspect(Guest::echo().build()).await.expect_err("no program");
     assert_eq!(refused.code, Code::Unavailable);
     assert!(refused.message.contains("cannot start /nowhere/counterfoil"), "{refused}");

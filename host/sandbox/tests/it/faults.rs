@@ -10,8 +10,8 @@ use counterfoil_domain::effect::{EffectCall, EffectReply};
 use counterfoil_domain::id::{Digest, LeaseId};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{EffectPort, StepJob, StepRunner};
-use counterfoil_sandbox::compile::Program;
-use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+
+use counterfoil_sandbox::{Allocation, Program, Sandbox, SandboxConfig};
 use counterfoil_testkit::guest::Guest;
 
 use crate::port::Script;
@@ -143,7 +143,7 @@ async fn a_restart_compiles_nothing_again_and_runs_no_code_of_another_engine() {
     first.prepare(digest, bytes.clone()).await.expect("accepted");
     // A host that cannot compile has all that it needs.
     let compiler = Program { path: "/nowhere/compiler".into() };
-    let config = SandboxConfig { compiler, ..config(cache.path()) };
+    let config = SandboxConfig { program: compiler, ..config(cache.path()) };
     let second = Sandbox::new(config.clone(), Script::unused()).expect("a sandbox");
     second.prepare(digest, bytes.clone()).await.expect("as it was kept");
     assert_eq!(second.run(job(digest)).await.end, output("{}"));

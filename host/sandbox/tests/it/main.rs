@@ -9,6 +9,7 @@ mod limits;
 mod port;
 mod processes;
 mod run;
+mod runner;
 mod speed;
 mod traps;
 mod uploads;
@@ -22,8 +23,7 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, LeaseId, LineageId, Place};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{EffectPort, StepEnd, StepJob, StepReport, StepRunner};
-use counterfoil_sandbox::compile::{Budget, Program};
-use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_sandbox::{Allocation, Budget, Guests, Program, Sandbox, SandboxConfig};
 use counterfoil_testkit::guest::Guest;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -58,7 +58,8 @@ fn config(cache_dir: &Path) -> SandboxConfig {
         allocation: Allocation::OnDemand,
         slots: 1,
         limits: ROOMY,
-        compiler: Program { path: env!("CARGO_BIN_EXE_counterfoil-compile").into() },
+        guests: Guests::Here,
+        program: Program { path: env!("CARGO_BIN_EXE_counterfoil-child").into() },
         compile_budget: Budget::DEFAULT,
     }
 }
@@ -76,6 +77,7 @@ fn job(component: Digest) -> StepJob {
         started_at_ms: 1_700_000_000_000,
         seed: [7; 32],
         limits: ROOMY,
+        losses: 0,
     }
 }
 

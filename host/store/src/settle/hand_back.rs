@@ -19,7 +19,7 @@ impl Store {
                 Written::Exists => return undo(tx, RetryVerdict::Rerun).await,
             }
         }
-        leave(&mut tx, &back.fence, &Leave::hand_back(back.delay, back.why.as_ref())).await?;
+        leave(&mut tx, &back.fence, &Leave::hand_back(back.delay, back.why.as_ref(), back.lost)).await?;
         tx.commit().await?;
         // The hosts that sleep until the next due time must hear of an earlier one.
         self.wake();

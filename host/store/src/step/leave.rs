@@ -26,12 +26,12 @@ pub(crate) struct Leave<'a> {
 }
 
 impl<'a> Leave<'a> {
-    pub(crate) const fn hand_back(delay: Duration, why: Option<&'a Value>) -> Self {
+    pub(crate) const fn hand_back(delay: Duration, why: Option<&'a Value>, lost: bool) -> Self {
         Self {
             wait: None,
             delay: Some(delay),
             next_attempt: false,
-            ended: Ended::HandedBack,
+            ended: if lost { Ended::Lost } else { Ended::HandedBack },
             error: why,
             logs: None,
         }
@@ -40,7 +40,7 @@ impl<'a> Leave<'a> {
 
 /// Takes the lease off the step, and keeps what its execution came to. False if it was not this execution's any more.
 ///
-/// Hosts that are lost are counted in a row, so that every end but a handing back starts the count anew.
+/// Losses are counted in a row, so that every end but a handing back starts the count anew.
 pub(crate) async fn leave(
     connection: &mut PgConnection,
     fence: &Fence,
@@ -60,7 +60,7 @@ pub(crate) async fn leave(
          SET lease_id = NULL, host_id = NULL,
              wait = COALESCE($7, s.wait), vt = COALESCE(now() + $8::interval, 'infinity'),
              attempt = s.attempt + $9::bool::int,
-             losses = CASE WHEN $4 = 'handed_back' THEN s.losses ELSE 0 END,
+             losses = CASE $4 WHEN 'handed_back' THEN s.losses WHEN 'lost' THEN s.losses + 1 ELSE 0 END,
              error = COALESCE($5, s.error)
          FROM held WHERE s.tenant_id = held.tenant_id AND s.id = held.id",
         fence.tenant.0,

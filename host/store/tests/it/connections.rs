@@ -116,7 +116,7 @@ async fn a_rate_that_is_declared_anew_begins_anew() {
 async fn a_step_that_waits_is_in_its_attempt_still_and_only_its_owner_makes_it_wait() {
     let world = World::new().await;
     let step = world.step().await;
-    let back = HandBack { fence: step.fence, writes: vec![], delay: Duration::ZERO, why: None };
+    let back = HandBack { fence: step.fence, writes: vec![], delay: Duration::ZERO, why: None, lost: false };
     assert_eq!(world.store.hand_back_with(&back).await.expect("waits"), RetryVerdict::Waiting);
     let again = world.claim(EVERY).await.pop().expect("it is due");
     assert_eq!((again.attempt, again.losses, again.wait), (step.attempt, 0, step.wait));

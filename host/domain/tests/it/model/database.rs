@@ -199,7 +199,9 @@ impl World {
                 self.lose(house, &by.lose);
                 self.block(house, by.place);
             }
-            Conclusion::HandBack { .. } | Conclusion::Wait { .. } => self.leave(by.place, None, false),
+            Conclusion::HandBack { .. } | Conclusion::Lose { .. } | Conclusion::Wait { .. } => {
+                self.leave(by.place, None, false);
+            }
             Conclusion::Leave => return Err(Unended::Lost),
         }
         Ok(())

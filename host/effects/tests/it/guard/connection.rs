@@ -157,8 +157,13 @@ async fn a_step_that_waits_for_room_goes_on_where_it_was() -> anyhow::Result<()>
             break;
         };
         waits.push(wait_ms);
-        let back =
-            HandBack { fence: claimed.fence, writes: finished.writes, delay: Duration::ZERO, why: None };
+        let back = HandBack {
+            fence: claimed.fence,
+            writes: finished.writes,
+            delay: Duration::ZERO,
+            why: None,
+            lost: false,
+        };
         desk.work.store.hand_back_with(&back).await?;
         desk.work
             .execute(

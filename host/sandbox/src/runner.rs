@@ -1,0 +1,202 @@
+//! Guests in processes of their own.
+//!
+//! Each runner has one thread, one socket to this host, and nothing else: no file, no network, no secret. What breaks out
+//! of a guest has that, and the steps that run beside it; what brings its process down costs those steps one execution.
+
+mod child;
+mod process;
+mod socket;
+mod wire;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use counterfoil_domain::code::Code;
+use counterfoil_domain::id::Digest;
+use counterfoil_domain::ports::{
+    EffectPort, Refused, StepEnd, StepJob, StepReport, VerifyEnd, VerifyJob, VerifyReport,
+};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
+
+pub(crate) use self::child::main;
+use self::process::{Door, Gone, Runner};
+pub(crate) use self::wire::Begin;
+use self::wire::{Question, Said};
+use crate::blocks::NotReady;
+use crate::engine::Allocation;
+use crate::executor::Executor;
+use crate::local::DESCRIBE_WALL_MS_MAX;
+use crate::machine_code::MachineCode;
+use crate::program::Program;
+use crate::report::unready;
+
+/// The first argument of a runner.
+pub(crate) const COMMAND: &str = "__run";
+
+/// A step whose process was lost so often in a row runs where it can bring down no other.
+const LOSSES_TOGETHER_MAX: u32 = 2;
+/// Processes for one guest each, beside those for all.
+const ALONE_MAX: usize = 2;
+/// A runner that was started less than this ago and is gone again is not replaced before.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// The runners of one host.
+pub(crate) struct Runners {
+    program: Program,
+    begin: Begin,
+    places: Vec<Place>,
+    alone: Semaphore,
+    effects: Arc<dyn EffectPort>,
+}
+
+/// Where one runner follows another.
+#[derive(Default)]
+struct Place {
+    current: Mutex<Option<(Arc<Runner>, Instant)>>,
+    asked: AtomicU32,
+}
+
+/// A question that a place is busy with.
+struct Turn<'a>(&'a Place);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a question has no answer.
+enum Unanswered {
+    /// Nothing of the guest has run.
+    Unavailable(String),
+    /// Some of it may have.
+    Gone,
+}
+
+impl Runners {
+    /// So many processes for all guests, of which each is started when it is first needed.
+    pub(crate) fn new(
+        program: Program,
+        processes: NonZeroU32,
+        begin: Begin,
+        effects: Arc<dyn EffectPort>,
+    ) -> Self {
+        let places = (0..processes.get()).map(|_| Place::default()).collect();
+        Self { program, begin, places, alone: Semaphore::new(ALONE_MAX), effects }
+    }
+
+    /// The place that is busy with the fewest, and the first of them: so a quiet host keeps few of them warm.
+    fn turn(&self) -> Option<Turn<'_>> {
+        let place = self.places.iter().min_by_key(|place| place.asked.load(Ordering::Relaxed))?;
+        place.asked.fetch_add(1, Ordering::Relaxed);
+        Some(Turn(place))
+    }
+
+    /// The runner of a place; a new one if the last is gone.
+    async fn runner(&self, place: &Place) -> Result<Arc<Runner>, String> {
+        let mut current = place.current.lock().await;
+        if let Some((runner, started)) = &*current {
+            if !runner.is_gone() {
+                return Ok(Arc::clone(runner));
+            }
+            tokio::time::sleep_until(*started + START_AGAIN_AFTER).await;
+        }
+        let started = Instant::now();
+        let runner = Arc::new(Runner::start(&self.program, self.begin).await?);
+        *current = Some((Arc::clone(&runner), started));
+        Ok(runner)
+    }
+
+    async fn ask(
+        &self,
+        code: &Arc<MachineCode>,
+        question: &Question,
+        door: Door<'_>,
+        wall_ms: u64,
+        losses: u32,
+    ) -> Result<Said, Unanswered> {
+        let wall =
+            Duration::from_millis(wall_ms.min(self.begin.limits.wall_ms_max.max(DESCRIBE_WALL_MS_MAX)));
+        if losses > LOSSES_TOGETHER_MAX {
+            return self.ask_alone(code, question, door, wall).await;
+        }
+        let turn = self.turn().ok_or_else(|| Unanswered::Unavailable("it has no runners".into()))?;
+        let runner = self.runner(turn.0).await.map_err(Unanswered::Unavailable)?;
+        runner.ask(code, question, door, wall).await.map_err(|Gone| Unanswered::Gone)
+    }
+
+    /// Asks a runner that is there for this question only.
+    async fn ask_alone(
+        &self,
+        code: &Arc<MachineCode>,
+        question: &Question,
+        door: Door<'_>,
+        wall: Duration,
+    ) -> Result<Said, Unanswered> {
+        let turn = self.alone.acquire().await;
+        let _turn = turn.map_err(|closed| Unanswered::Unavailable(closed.to_string()))?;
+        let begin = Begin { allocation: Allocation::OnDemand, slots: 1, ..self.begin };
+        let runner = Runner::start(&self.program, begin).await.map_err(Unanswered::Unavailable)?;
+        runner.ask(code, question, door, wall).await.map_err(|Gone| Unanswered::Gone)
+    }
+}
+
+#[async_trait]
+impl Executor for Runners {
+    async fn load(&self, component: Digest, code: &Arc<MachineCode>) -> Result<(), NotReady> {
+        let turn = self.turn().ok_or_else(|| NotReady::Unavailable("it has no runners".into()))?;
+        let runner = self.runner(turn.0).await.map_err(NotReady::Unavailable)?;
+        match runner.load(component, code).await {
+            Ok(Said::Loaded(loaded)) => loaded,
+            Ok(_) => Err(NotReady::Unavailable(BESIDE_THE_POINT.into())),
+            Err(gone) => Err(NotReady::Unavailable(gone.to_string())),
+        }
+    }
+
+    /// Nobody has vouched for a block yet that is described, so that it runs alone.
+    async fn describe(&self, component: Digest, code: &Arc<MachineCode>) -> Result<String, Refused> {
+        let wall = Duration::from_millis(DESCRIBE_WALL_MS_MAX);
+        match self.ask_alone(code, &Question::Describe(component), None, wall).await {
+            Ok(Said::Described(described)) => described,
+            Ok(Said::Loaded(Err(error))) => Err(error.refusal()),
+            Ok(_) => Err(unready(BESIDE_THE_POINT)),
+            Err(Unanswered::Unavailable(why)) => Err(unready(&why)),
+            Err(Unanswered::Gone) => Err(crate::refusal::refused(
+                Code::DescriptorInvalid,
+                format!("`describe` did not return: {Gone}. It runs once at upload and may only describe."),
+            )),
+        }
+    }
+
+    async fn run(&self, code: &Arc<MachineCode>, job: StepJob) -> StepReport {
+        let (lease, wall_ms, losses) = (job.execution, job.limits.wall_ms_max, job.losses);
+        let door = Some((lease, &*self.effects));
+        StepReport::nothing(match self.ask(code, &Question::Run(job), door, wall_ms, losses).await {
+            Ok(Said::Ran(report)) => return report,
+            Ok(Said::Loaded(Err(error))) => StepEnd::Unavailable { message: error.to_string() },
+            Ok(_) => StepEnd::Lost { message: BESIDE_THE_POINT.into() },
+            Err(Unanswered::Unavailable(message)) => StepEnd::Unavailable { message },
+            Err(Unanswered::Gone) => StepEnd::Lost { message: Gone.to_string() },
+        })
+    }
+
+    async fn verify(&self, code: &Arc<MachineCode>, job: VerifyJob) -> VerifyReport {
+        let (lease, wall_ms) = (job.execution, job.limits.wall_ms_max);
+        let door = Some((lease, &*self.effects));
+        VerifyReport::nothing(match self.ask(code, &Question::Verify(job), door, wall_ms, 0).await {
+            Ok(Said::Verified(report)) => return report,
+            Ok(Said::Loaded(Err(error))) => VerifyEnd::Unavailable { message: error.to_string() },
+            Err(Unanswered::Unavailable(message)) => VerifyEnd::Unavailable { message },
+            // Asked again and again it would bring down others each time.
+            Ok(_) => VerifyEnd::Trapped { code: Code::HostLost, message: BESIDE_THE_POINT.into() },
+            Err(Unanswered::Gone) => VerifyEnd::Trapped { code: Code::HostLost, message: Gone.to_string() },
+        })
+    }
+}
+
+/// A runner that answers so is not one of ours any more.
+const BESIDE_THE_POINT: &str = "the process that ran it answered another question";

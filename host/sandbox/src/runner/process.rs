@@ -1,0 +1,334 @@
+//! A runner as its host sees it: a process that is asked, may itself ask for effects, and may be gone at any time.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use counterfoil_domain::effect::EffectCall;
+use counterfoil_domain::id::{Digest, LeaseId};
+use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
+use counterfoil_domain::ports::EffectPort;
+use futures::future::OptionFuture;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use super::COMMAND;
+use super::socket::{Incoming, Outgoing, SocketError, send};
+use super::wire::{Begin, FromRunner, Question, Said, Ticket, ToRunner};
+use crate::machine_code::MachineCode;
+use crate::program::Program;
+
+/// A runner that has not begun by then never will.
+const BEGIN_FOR_MAX: Duration = Duration::from_secs(20);
+/// Between the end of a step's time, which its runner sees to, and the end of a runner that did not.
+const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// What a question can still bring once nobody has looked: an effect, and the answer.
+const HEARD_MAX: usize = 2;
+
+/// It has ended, whatever was being asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the process that ran it is gone")]
+pub(super) struct Gone;
+
+/// Who asks, where an effect may be asked for: whose lease it is, and the door out.
+pub(super) type Door<'a> = Option<(LeaseId, &'a dyn EffectPort)>;
+
+/// One runner. It ends with this value.
+pub(super) struct Runner {
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+    life: Arc<Life>,
+    loaded: Mutex<HashSet<Digest>>,
+}
+
+/// What its watcher shares with those who ask.
+struct Life {
+    open: Mutex<Tickets>,
+    end: Notify,
+}
+
+struct Tickets {
+    next: u64,
+    /// None once it is gone.
+    open: Option<HashMap<Ticket, mpsc::Sender<Heard>>>,
+}
+
+/// What a runner says about one ticket.
+enum Heard {
+    Effect(EffectCall),
+    Said(Said),
+}
+
+/// A ticket that is open.
+struct Asking<'a> {
+    runner: &'a Runner,
+    ticket: Ticket,
+    heard: mpsc::Receiver<Heard>,
+    answered: bool,
+}
+
+impl Life {
+    fn tickets(&self) -> MutexGuard<'_, Tickets> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False if the runner says what it may not.
+    fn hear(&self, ticket: Ticket, heard: Heard) -> bool {
+        match self.tickets().open.as_ref().and_then(|open| open.get(&ticket)) {
+            Some(asking) => asking.try_send(heard).is_ok(),
+            // The question was given up while the answer was under way.
+            None => true,
+        }
+    }
+}
+
+impl Runner {
+    /// Starts one, and waits until it can be asked.
+    ///
+    /// # Errors
+    /// In words, for the operator.
+    pub(super) async fn start(program: &Program, begin: Begin) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("{} cannot be started: {error}", program.path.display());
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let socket = Arc::new(UnixStream::from_std(ours).map_err(failed)?);
+        let mut child = command(program, theirs).spawn().map_err(failed)?;
+        let (outgoing, to_send) = mpsc::unbounded_channel();
+        let mut incoming = Incoming::new(Arc::clone(&socket), false);
+        let sending = tokio::spawn(async move { send(&socket, to_send).await });
+        let life = Arc::new(Life {
+            open: Mutex::new(Tickets { next: 0, open: Some(HashMap::new()) }),
+            end: Notify::new(),
+        });
+        let runner = Self { outgoing, life: Arc::clone(&life), loaded: Mutex::default() };
+        runner.say(&ToRunner::Begin(begin), None).map_err(|error| error.to_string())?;
+        match timeout(BEGIN_FOR_MAX, incoming.next()).await {
+            Ok(Ok(Some(FromRunner::Ready))) => {}
+            heard => {
+                sending.abort();
+                let said = end(&mut child).await;
+                let heard = match heard {
+                    Ok(Err(error)) => error.to_string(),
+                    Ok(Ok(_)) => "it ended".into(),
+                    Err(_) => "it took too long".into(),
+                };
+                return Err(format!("a runner did not begin: {heard}; {said}"));
+            }
+        }
+        tokio::spawn(async move {
+            let why = tokio::select! {
+                why = watch(&life, incoming) => why,
+                () = life.end.notified() => None,
+            };
+            let abandoned = life.tickets().open.take().map_or(0, |open| open.len());
+            sending.abort();
+            let said = end(&mut child).await;
+            if let Some(why) = why {
+                tracing::warn!(
+                    why,
+                    said,
+                    abandoned,
+                    "a runner has ended, and the steps that it ran are lost to it"
+                );
+            }
+        });
+        Ok(runner)
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.life.tickets().open.is_none()
+    }
+
+    /// Ends it.
+    pub(super) fn end(&self) {
+        self.life.end.notify_one();
+    }
+
+    /// Asks about a block, which is loaded first where it is not.
+    ///
+    /// # Errors
+    /// [`Gone`], once the effect that was under way, if one was, has come to its end.
+    pub(super) async fn ask(
+        &self,
+        code: &Arc<MachineCode>,
+        question: &Question,
+        door: Door<'_>,
+        wall: Duration,
+    ) -> Result<Said, Gone> {
+        let component = question.component();
+        loop {
+            if !self.loaded().contains(&component)
+                && let Said::Loaded(Err(error)) = self.load(component, code).await?
+            {
+                return Ok(Said::Loaded(Err(error)));
+            }
+            let asking = self.open(|ticket| ToRunner::Ask(ticket, Box::new(question.clone())), None)?;
+            match asking.answer(door, wall).await? {
+                Said::Absent => {
+                    self.loaded().remove(&component);
+                }
+                said => return Ok(said),
+            }
+        }
+    }
+
+    /// Loads a block, whether it is there or not.
+    pub(super) async fn load(&self, component: Digest, code: &Arc<MachineCode>) -> Result<Said, Gone> {
+        let loading = self.open(|ticket| ToRunner::Load(ticket, component), Some(Arc::clone(code)))?;
+        let said = loading.answer(None, BEGIN_FOR_MAX).await?;
+        if matches!(said, Said::Loaded(Ok(()))) {
+            self.loaded().insert(component);
+        }
+        Ok(said)
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, HashSet<Digest>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(
+        &self,
+        message: impl FnOnce(Ticket) -> ToRunner,
+        code: Option<Arc<MachineCode>>,
+    ) -> Result<Asking<'_>, Gone> {
+        let (hear, heard) = mpsc::channel(HEARD_MAX);
+        let ticket = {
+            let mut tickets = self.life.tickets();
+            let ticket = Ticket(tickets.next);
+            tickets.open.as_mut().ok_or(Gone)?.insert(ticket, hear);
+            tickets.next += 1;
+            ticket
+        };
+        let asking = Asking { runner: self, ticket, heard, answered: false };
+        self.say(&message(ticket), code).map_err(|error| self.broken(&error))?;
+        Ok(asking)
+    }
+
+    fn say(&self, message: &ToRunner, code: Option<Arc<MachineCode>>) -> Result<(), SocketError> {
+        // What cannot be sent any more is not heard any more, of which the watcher tells.
+        let _ = self.outgoing.send(Outgoing::new(message, code)?);
+        Ok(())
+    }
+
+    fn broken(&self, error: &SocketError) -> Gone {
+        tracing::error!(
+            error = error as &dyn std::error::Error,
+            "a runner cannot be told something, and is ended"
+        );
+        self.end();
+        Gone
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Asking<'_> {
+    /// Hears the question out, and performs the effects that it asks for.
+    async fn answer(mut self, door: Door<'_>, wall: Duration) -> Result<Said, Gone> {
+        let answered = timeout(wall + ANSWER_GRACE, self.hear_out(door)).await;
+        answered.unwrap_or_else(|_| {
+            tracing::error!(?wall, "a runner has not ended a step within its time, and is ended");
+            self.runner.end();
+            Err(Gone)
+        })
+    }
+
+    async fn hear_out(&mut self, door: Door<'_>) -> Result<Said, Gone> {
+        let mut effect = OptionFuture::from(None);
+        loop {
+            tokio::select! {
+                heard = self.heard.recv() => match (heard, door) {
+                    (Some(Heard::Said(said)), _) => {
+                        self.answered = true;
+                        return Ok(said);
+                    }
+                    (Some(Heard::Effect(call)), Some((lease, port))) => {
+                        effect = Some(port.perform(lease, call)).into();
+                    }
+                    (Some(Heard::Effect(_)), None) => {
+                        tracing::error!("a runner asks for an effect where none may be, and is ended");
+                        self.runner.end();
+                        return Err(Gone);
+                    }
+                    (None, _) => {
+                        // What was begun is seen to its end, so that the step goes on from there.
+                        effect.await;
+                        return Err(Gone);
+                    }
+                },
+                Some(reply) = &mut effect => {
+                    effect = None.into();
+                    let reply = ToRunner::Reply(self.ticket, reply);
+                    self.runner.say(&reply, None).map_err(|error| self.runner.broken(&error))?;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = self.runner.life.tickets().open.as_mut() {
+            open.remove(&self.ticket);
+        }
+        if !self.answered
+            && let Err(error) = self.runner.say(&ToRunner::Forget(self.ticket), None)
+        {
+            self.runner.broken(&error);
+        }
+    }
+}
+
+/// Hands on what the runner says, until it has ended or says what it may not; then it says why.
+async fn watch(life: &Life, mut incoming: Incoming) -> Option<String> {
+    loop {
+        let may = match incoming.next().await {
+            Ok(Some(FromRunner::Said(ticket, said))) => life.hear(ticket, Heard::Said(said)),
+            Ok(Some(FromRunner::Effect(ticket, call))) => life.hear(ticket, Heard::Effect(call)),
+            Ok(Some(FromRunner::Ready)) => false,
+            Ok(None) => return Some("it closed its socket".into()),
+            Err(error) => return Some(error.to_string()),
+        };
+        if !may {
+            return Some("it says what it may not".into());
+        }
+    }
+}
+
+fn command(program: &Program, socket: StdUnixStream) -> Command {
+    let mut command = Command::new(&program.path);
+    command
+        .args([COMMAND, &std::process::id().to_string()])
+        .env_clear()
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// Ends the process, waits until it is gone, and tells how it went and what it had to say.
+async fn end(child: &mut Child) -> String {
+    let mut said = Vec::new();
+    // It may have ended by itself; and what it cannot be asked, it has not said.
+    let _ = child.start_kill();
+    if let Some(errors) = child.stderr.take() {
+        let _ = errors.take(ERROR_TEXT_BYTES_MAX as u64).read_to_end(&mut said).await;
+    }
+    let said = bounded_text(String::from_utf8_lossy(&said).trim_end(), ERROR_TEXT_BYTES_MAX);
+    match child.wait().await {
+        Ok(status) => format!("{status}: {said}"),
+        Err(error) => format!("{error}: {said}"),
+    }
+}
