@@ -153,7 +153,7 @@ mod tests {
     fn a_flood_is_not_kept() {
         let mut log = StepLog::new(&StepLimits::DEFAULT);
         for _ in 0..1_000 {
-            log.write(Source::Stdout, &[b'x'; 64 << 10]);
+            log.write(Source::Stdout, &vec![b'x'; 64 << 10]);
         }
         assert!(log.unfinished.iter().all(Vec::is_empty));
         let (lines, truncated) = log.into_lines();

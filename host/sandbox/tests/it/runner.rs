@@ -26,7 +26,7 @@ use crate::processes::{Process, children, until};
 use crate::run::model_call;
 use crate::{House, config, job, output, trapped};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A port that answers when it is let, and knows what it was asked.
 struct Gate {

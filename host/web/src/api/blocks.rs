@@ -7,7 +7,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::id::Digest;
-use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use counterfoil_domain::ports::Refused;
 use counterfoil_domain::workflow::is_name;
 use counterfoil_store::block::{BlockVersion, NewBlock};
@@ -18,12 +17,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Caller, Principal, Viewer};
-use crate::extract::{Json, Named, Params, Raw};
+use crate::extract::{Json, Named, Params};
 use crate::idempotency::{Created, Creating};
 use crate::list::{LIMIT_MAX, ListParams, Listed};
 use crate::problem::{FieldError, Problem};
 use crate::state::{App, Shared};
-use crate::uploads::Uploader;
+use crate::uploads::Upload;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -123,19 +122,19 @@ impl From<BlockVersion> for Block {
 )]
 async fn upload(
     State(app): Shared,
-    author: Uploader,
     creating: Creating,
     Named(name): Named<String>,
-    Raw(bytes): Raw<UPLOAD_BYTES_MAX>,
+    mut upload: Upload,
 ) -> Result<Response, Problem> {
     if !is_name(&name) {
         return Err(Problem::bad_request(
             "a block's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
-    let caller = &author.caller;
+    let (bytes, _turn) = upload.held(&app).await?;
+    let caller = &upload.caller;
     let work = async {
-        let inspection = app.inspector.inspect(bytes.to_vec()).await.map_err(refused)?;
+        let inspection = app.inspector.inspect(bytes.clone()).await.map_err(refused)?;
         let descriptor = json!(inspection.descriptor);
         let block = NewBlock {
             name: &name,

@@ -1,6 +1,10 @@
+use axum::body::Body;
+use counterfoil_domain::id::TenantId;
 use counterfoil_domain::key::Scope;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
+use futures::StreamExt as _;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::told;
 use crate::world::World;
@@ -58,4 +62,27 @@ async fn a_list_goes_on_where_its_page_ended() {
         assert_eq!(refused.with(400)["code"], "bad_request", "{query}");
     }
     world.get("/v1/runs?after=nonsense").await.with(400);
+}
+
+/// Whoever sends slowly, and however many they are, stops their own uploads only.
+#[tokio::test]
+async fn an_upload_that_arrives_slowly_stops_nobody_else() {
+    let world = World::new().await;
+    let mut slow = futures::stream::FuturesUnordered::new();
+    for number in 0..10 {
+        let keys = world.new_tenant(TenantId(Uuid::now_v7()), &format!("slow-{number}")).await;
+        let key = keys[&Scope::Author].clone();
+        let world = &world;
+        slow.push(async move {
+            let first = futures::stream::iter([Ok::<_, std::io::Error>("some")]);
+            let body = Body::from_stream(first.chain(futures::stream::pending()));
+            world.ask(&key, "POST", "/v1/blocks/slow", &[], body).await
+        });
+    }
+    let others = world.ask(world.key(Scope::Author), "POST", "/v1/blocks/quick", &[], "reads");
+    tokio::select! {
+        biased;
+        ended = slow.next() => panic!("{:?}", ended.map(|answer| answer.text)),
+        answer = others => answer.with(201),
+    };
 }
