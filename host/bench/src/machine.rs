@@ -14,13 +14,40 @@ pub(crate) fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// CPU seconds that a process has used, its threads and its ended children included, where the system says so.
+/// CPU seconds that a process and its children have used, ended ones included, where the system says so.
 pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
     /// Linux counts in hundredths for every program, whatever its own tick.
     const TICKS_PER_SECOND: f64 = 100.0;
+    let ticks = |fields: &[String]| -> f64 {
+        let numbers = fields.get(11..15).unwrap_or_default().iter();
+        numbers.filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
+    };
+    let own = ticks(&stat(pid)?);
+    let children: f64 = children(pid).into_iter().filter_map(|child| Some(ticks(&stat(child)?))).sum();
+    Some((own + children) / TICKS_PER_SECOND)
+}
+
+/// Memory that this process and its children have in KiB; what they share counts once.
+pub(crate) fn resident_kib() -> usize {
+    let this = std::process::id();
+    let share = |pid: u32| -> Option<usize> {
+        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?.split_whitespace().next()?.parse().ok()
+    };
+    children(this).into_iter().chain([this]).filter_map(share).sum()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let child = |entry: std::io::Result<std::fs::DirEntry>| {
+        let child: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        (stat(child)?.get(1)? == &pid.to_string()).then_some(child)
+    };
+    std::fs::read_dir("/proc").into_iter().flatten().filter_map(child).collect()
+}
+
+/// What `/proc` says of a process, from its state on.
+fn stat(pid: u32) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything; the fields begin behind its closing parenthesis, with the third.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks: f64 = fields.get(11..15)?.iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
-    Some(ticks / TICKS_PER_SECOND)
+    Some(stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }

@@ -4,6 +4,7 @@
 //! Postgres with fsync on, the provider and the host.
 
 mod guard;
+mod guests;
 mod latency;
 mod limit;
 mod load;
@@ -12,7 +13,7 @@ mod measure;
 mod world;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -53,10 +54,17 @@ enum Measurement {
     Latency,
     /// The same effect with and without its receipt.
     Guard,
+    /// A block in the host's process, in a runner, and in the runtime alone. Needs no database.
+    Guests,
 }
 
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some((first, others)) = args.split_first()
+        && let Some(exit) = counterfoil_sandbox::child(first, others.iter().cloned())
+    {
+        return exit;
+    }
     let result = if args.first().is_some_and(|arg| arg == reexec::COMMAND) {
         Err(reexec::main(args.drain(1..)).into())
     } else {
@@ -74,6 +82,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if arguments.what == Measurement::Guests {
+        let mut found = guests::measure(&arguments.guests).await?;
+        found.insert("machine".into(), machine::describe());
+        return told(found, arguments.json.as_deref());
+    }
     let beside = std::env::current_exe()?.with_file_name("counterfoil");
     let world = World::new(arguments.binary.unwrap_or(beside), arguments.guests).await?;
     let what = arguments.what;
@@ -99,9 +112,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         found.insert("hot_ratio".into(), json!(measure::rounded(blocks.hot_ratio)));
         found.insert("cpu_seconds".into(), blocks.cpu);
     }
+    told(found, arguments.json.as_deref())
+}
+
+/// The last line, and the file if one is asked for.
+fn told(mut found: Map<String, Value>, file: Option<&Path>) -> anyhow::Result<()> {
     found.insert("load_after".into(), json!(machine::load()));
     let line = Value::Object(found).to_string();
-    if let Some(path) = &arguments.json {
+    if let Some(path) = file {
         std::fs::write(path, &line).with_context(|| format!("writing {}", path.display()))?;
     }
     println!("{line}");
