@@ -1,5 +1,7 @@
 //! Uses what WASI offers, for good and for ill.
 
+mod client;
+
 use counterfoil_sdk::context::Level;
 use counterfoil_sdk::prelude::*;
 use wasip2::cli::{environment, exit, stderr, stdin, stdout, terminal_stdout};
@@ -9,6 +11,8 @@ use wasip2::io::poll;
 use wasip2::random::{insecure, insecure_seed, random};
 use wasip2::sockets::network::IpAddressFamily;
 use wasip2::sockets::{instance_network, ip_name_lookup, tcp_create_socket, udp_create_socket};
+
+use client::Wanted;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +39,16 @@ enum Deed {
         bytes: u64,
     },
     WaitForNothing,
+    /// Makes a request, and says what came of it.
+    Request(Wanted),
+    /// Waits for the answer to a request whose body it does not finish.
+    WaitForMyself,
+    /// Holds on to the bodies of so many requests of 1 MiB.
+    HoldBodies {
+        count: u32,
+    },
+    /// As if it had been asked.
+    Answer,
     FloodOutput,
     FloodLines,
     FloodHandles,
@@ -91,6 +105,10 @@ fn virtual_wasi(deed: Deed) -> Result<Value, Failure> {
             stdout::get_stdout().write_zeroes(bytes).expect("it takes everything");
             Value::Null
         }
+        Deed::Request(wanted) => client::request(wanted),
+        Deed::WaitForMyself => client::wait_for_myself(),
+        Deed::HoldBodies { count } => client::hold_bodies(count),
+        Deed::Answer => client::answer(),
         Deed::WaitForNothing => json!(poll::poll(&[])),
         flood => endless(&flood),
     })

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
+use counterfoil_domain::block::with_manifest;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Body};
@@ -48,6 +49,9 @@ pub(crate) enum Command {
         /// Under which name [default: the crate's, or the file's].
         #[arg(long)]
         name: Option<String>,
+        /// What the block is, as JSON: for a program that cannot say so itself.
+        #[arg(long, value_name = "FILE")]
+        manifest: Option<PathBuf>,
     },
     /// Every block's newest version.
     List {
@@ -118,7 +122,9 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             let record = json!({ "name": built.name, "path": built.path, "bytes_len": built.bytes_len });
             output.show(&record, || built.path.display().to_string())?;
         }
-        Command::Push { path, name } => push(&Api::new(global)?, &path, name, output).await?,
+        Command::Push { path, name, manifest } => {
+            push(&Api::new(global)?, &path, name, manifest.as_deref(), output).await?;
+        }
         Command::List { page } => {
             output.list(&Api::new(global)?.get(&["blocks"], &page.query()).await?, COLUMNS)?;
         }
@@ -135,7 +141,13 @@ fn build(dir: &Path, out: Option<&Path>) -> anyhow::Result<build::Built> {
     tokio::task::block_in_place(|| build::build(dir, out, &|line| progress.say(line)))
 }
 
-async fn push(api: &Api, path: &Path, name: Option<String>, output: Output) -> anyhow::Result<()> {
+async fn push(
+    api: &Api,
+    path: &Path,
+    name: Option<String>,
+    manifest: Option<&Path>,
+    output: Output,
+) -> anyhow::Result<()> {
     let (name, path) = if path.is_dir() {
         let built = build(path, None)?;
         (name.unwrap_or(built.name), built.path)
@@ -143,7 +155,11 @@ async fn push(api: &Api, path: &Path, name: Option<String>, output: Output) -> a
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         (name.or(stem).context("give the block a name with --name")?, path.to_owned())
     };
-    let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut bytes = read(&path)?;
+    if let Some(manifest) = manifest {
+        bytes = with_manifest(&bytes, &read(manifest)?);
+    }
     let size = indicatif::HumanBytes(bytes.len() as u64);
     let progress = Progress::new(format!("uploading {name} ({size}); the host checks and compiles it"));
     let answer = api.post(&["blocks", &name], Body::new("application/wasm", bytes)).await;

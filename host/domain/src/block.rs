@@ -5,7 +5,34 @@ use serde_json::Value;
 
 use crate::effect::Safety;
 
-/// The output of a block's `describe`.
+/// The custom section of a component that says what a program is which cannot say so itself: a [`Descriptor`] as JSON.
+/// It is a part of the component, so that the version's digest names both.
+pub const MANIFEST_SECTION: &str = "counterfoil:manifest";
+
+/// A component with a manifest, which counts in place of any that it has.
+pub fn with_manifest(component: &[u8], manifest: &[u8]) -> Vec<u8> {
+    const CUSTOM_SECTION: u8 = 0;
+    let name = MANIFEST_SECTION.as_bytes();
+    let name_len = leb128(name.len());
+    let section_len = leb128(name_len.len() + name.len() + manifest.len());
+    [component, &[CUSTOM_SECTION], &section_len, &name_len, name, manifest].concat()
+}
+
+/// A length as WebAssembly writes it: seven bits a byte, the lowest first.
+fn leb128(mut value: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let [low, ..] = value.to_le_bytes();
+        value >>= 7;
+        if value == 0 {
+            bytes.push(low & 0x7f);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// The output of a block's `describe`, or its manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor {
@@ -75,6 +102,13 @@ impl WantedLimits {
 mod tests {
     use super::*;
     use crate::limits::StepLimits;
+
+    #[test]
+    fn a_manifest_is_one_more_section() {
+        let long = vec![b'x'; 300];
+        let section = [&b"\0\xc1\x02\x14counterfoil:manifest"[..], &long].concat();
+        assert_eq!(with_manifest(b"before", &long), [&b"before"[..], &section].concat());
+    }
 
     #[test]
     fn a_block_narrows_what_it_is_granted_and_widens_nothing() {

@@ -97,7 +97,9 @@ codes! {
     ComponentTooLarge = "component_too_large",
     /// Compiling took more than it may.
     CompileBudgetExceeded = "compile_budget_exceeded",
-    /// What `describe` returned is not a descriptor, or contradicts itself.
+    /// A program that cannot describe itself came without a manifest.
+    ManifestMissing = "manifest_missing",
+    /// What `describe` returned, or the manifest, is not a descriptor, or contradicts itself.
     DescriptorInvalid = "descriptor_invalid",
 
     // Definitions.

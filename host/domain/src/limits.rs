@@ -42,6 +42,8 @@ impl StepLimits {
 
 /// Component upload: Rust blocks are 0.1 MB, Python ones 20 to 40.
 pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
+/// What is said of a program that cannot say what it is: two schemas, and a line for each effect.
+pub const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 /// Input and output of a step, and an event's data: larger things belong in a store that the payload points to.
 pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
 /// Levels of a payload: well below the 128 at which parsers of JSON give up, so that what wraps a payload can be read too.

@@ -15,7 +15,7 @@ mod reach;
 
 pub use address::AddressPolicy;
 pub use destination::{Destination, Target, URL_BYTES_MAX};
-pub use header::{HEADER_BYTES_MAX, HEADERS_MAX, judge_headers, judge_method};
+pub use header::{HEADER_BYTES_MAX, HEADERS_MAX, is_host_field, is_token, judge_headers, judge_method};
 pub use host::{AllowedHosts, HostPattern};
 pub use mail::{MailSecurity, MailServer, is_mail_url, judge_message};
 pub use network::{Network, NetworkFault, PrivateNetwork};

@@ -1,4 +1,4 @@
-//! Reads what `describe` returned.
+//! Reads what `describe` returned, or what a manifest says.
 
 use counterfoil_domain::block::{Descriptor, EffectGrant};
 use counterfoil_domain::code::Code;
@@ -13,11 +13,11 @@ const KINDS: [&str; 6] = ["http", "emit", "storage", "mail", "model", "worker"];
 
 /// # Errors
 /// `descriptor_invalid` with the place of what cannot be read, or with everything that makes no sense.
-pub(crate) fn parse(text: &str) -> Result<Descriptor, Refused> {
-    let descriptor: Descriptor = serde_json::from_str(text).map_err(|error| {
+pub(crate) fn parse(text: &[u8], source: &str) -> Result<Descriptor, Refused> {
+    let descriptor: Descriptor = serde_json::from_slice(text).map_err(|error| {
         refused(
             Code::DescriptorInvalid,
-            format!("what `describe` returned is not a descriptor: {}", shown(&error.to_string())),
+            format!("{source} is not a descriptor: {}", shown(&error.to_string())),
         )
     })?;
     let details = problems(&descriptor);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_reads_and_its_defaults_are_filled_in() {
-        let descriptor = parse(r#"{"name":"hello","input":{},"output":true}"#).expect("valid");
+        let descriptor = parse(br#"{"name":"hello","input":{},"output":true}"#, "it").expect("valid");
         assert_eq!((descriptor.name.as_str(), descriptor.credits, descriptor.effects.len()), ("hello", 0, 0));
     }
 
@@ -81,7 +81,7 @@ mod tests {
             (&grant(r#"{"kind":"http","safety":"twice"}"#), "unknown variant `twice`"),
             (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]` names"),
         ] {
-            let refused = parse(text).expect_err(text);
+            let refused = parse(text.as_bytes(), "it").expect_err(text);
             assert_eq!(refused.code, Code::DescriptorInvalid);
             assert!(refused.message.contains(reason), "{refused}");
         }

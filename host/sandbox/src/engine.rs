@@ -34,6 +34,8 @@ const MAPPINGS_SPARE: u64 = 4_000;
 const FEATURES: WasmFeatures = WasmFeatures::WASM2
     .union(WasmFeatures::EXTENDED_CONST)
     .union(WasmFeatures::COMPONENT_MODEL)
+    // For the engine's own code between components that are linked in one; the scan refuses it to modules.
+    .union(WasmFeatures::MULTI_MEMORY)
     .difference(WasmFeatures::GC_TYPES);
 
 /// Where instances get their memories, tables and stacks from.

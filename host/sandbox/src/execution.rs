@@ -9,8 +9,8 @@ use wasmtime::{Engine, Store, UpdateDeadline};
 
 use crate::bindings::exports::counterfoil::block::{reconcile, step};
 use crate::epoch::{Meter, Metered, Ticker};
-use crate::host::HostState;
-use crate::loaded::ReadyBlock;
+use crate::host::{Abort, HostState};
+use crate::loaded::{Callee, ReadyBlock};
 use crate::trap::{Ended, Phase};
 
 /// What one call may copy out of the guest: an effect's body of a megabyte and all around it, several times.
@@ -34,6 +34,7 @@ pub(crate) trait Call: Send {
 pub(crate) struct Describe;
 
 impl Call for Describe {
+    /// Nothing of a program that cannot be asked.
     type Answer = String;
 
     async fn make(
@@ -41,11 +42,14 @@ impl Call for Describe {
         block: &ReadyBlock,
         instance: &Instance,
         store: &mut Store<HostState>,
-    ) -> Result<String, Ended> {
-        let step = block.step(store, instance).map_err(at(Phase::Linking))?;
+    ) -> Result<Self::Answer, Ended> {
+        let callee = block.callee(store, instance).map_err(at(Phase::Linking))?;
         // Not called here, and wrong all the same.
         block.reconcile(store, instance).map_err(at(Phase::Linking))?;
-        step.call_describe(store).await.map_err(at(Phase::Calling))
+        match callee {
+            Callee::Step(step) => step.call_describe(store).await.map_err(at(Phase::Calling)),
+            Callee::Command(_) => Ok(String::new()),
+        }
     }
 }
 
@@ -61,8 +65,27 @@ impl Call for Run {
         instance: &Instance,
         store: &mut Store<HostState>,
     ) -> Result<Self::Answer, Ended> {
-        let step = block.step(store, instance).map_err(at(Phase::Linking))?;
-        step.call_run(store, &self.0).await.map_err(at(Phase::Calling))
+        match block.callee(store, instance).map_err(at(Phase::Linking))? {
+            Callee::Step(step) => step.call_run(store, &self.0).await.map_err(at(Phase::Calling)),
+            Callee::Command(program) => {
+                store.data_mut().begin_command(self.0);
+                let ended = program.call_run(&mut *store).await;
+                command_output(ended, store.data_mut()).map(Ok).map_err(at(Phase::Calling))
+            }
+        }
+    }
+}
+
+/// A program may return, or exit with the status that says that all is well.
+fn command_output(
+    ended: wasmtime::Result<Result<(), ()>>,
+    state: &mut HostState,
+) -> wasmtime::Result<String> {
+    match ended {
+        Ok(Ok(())) => Ok(state.end_command()?),
+        Ok(Err(())) => Err(Abort::Exit(1).into()),
+        Err(error) if error.downcast_ref() == Some(&Abort::Exit(0)) => Ok(state.end_command()?),
+        Err(error) => Err(error),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use counterfoil_domain::code::Code;
-use counterfoil_domain::effect::EffectReply;
+use counterfoil_domain::effect::{Answer, EffectCall, EffectFailure, EffectReply};
 use counterfoil_domain::id::{LeaseId, Place};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::EffectPort;
@@ -30,12 +30,20 @@ pub(crate) enum Abort {
     RandomTooLong(u64),
     #[error("it wrote {0} zeroes at once, more than it was told that there is room for")]
     WriteTooLong(u64),
-    #[error("it waits for nothing at all")]
+    #[error("it waits for what can never be there")]
     WaitsForNothing,
     #[error("it used {0}, of which it can have none")]
     Absent(&'static str),
     #[error("it exited with status {0}")]
     Exit(u8),
+    #[error("it holds more header fields and bodies of requests and answers than a step may")]
+    HoldsTooMuch,
+    #[error("it made header fields that are longer together than any request's may be")]
+    FieldsTooLong,
+    #[error("it wrote nothing to its standard output, where its output is looked for")]
+    NoOutput,
+    #[error("what it wrote to its standard output is not UTF-8")]
+    OutputNotText,
 }
 
 impl Abort {
@@ -43,6 +51,8 @@ impl Abort {
     pub(crate) fn code(self) -> Code {
         match self {
             Self::Exit(_) => Code::GuestExit,
+            Self::HoldsTooMuch => Code::MemoryLimit,
+            Self::NoOutput | Self::OutputNotText => Code::OutputInvalid,
             _ => Code::GuestTrap,
         }
     }
@@ -64,6 +74,7 @@ pub(crate) struct HostState {
     pub(crate) log: StepLog,
     pub(crate) limiter: Limiter,
     pub(crate) wasi: Wasi,
+    pub(crate) output_bytes_max: u64,
 }
 
 impl HostState {
@@ -82,6 +93,20 @@ impl HostState {
             log: StepLog::new(limits),
             limiter: Limiter::new(limits),
             wasi: Wasi::new(seed),
+            output_bytes_max: limits.output_bytes_max,
+        }
+    }
+
+    /// Passes a call to the effect port: the only way out.
+    pub(crate) async fn perform(
+        &mut self,
+        call: EffectCall,
+    ) -> wasmtime::Result<Result<Answer, EffectFailure>> {
+        let Some(door) = &self.door else { return Err(Abort::EffectInDescribe.into()) };
+        match door.port.perform(door.execution, call).await {
+            EffectReply::Answered(answer) => Ok(Ok(answer)),
+            EffectReply::Failed(failure) => Ok(Err(failure)),
+            EffectReply::Stop => Err(Abort::Stopped.into()),
         }
     }
 }
@@ -91,12 +116,8 @@ impl effects::Host for HostState {
         &mut self,
         effect: effects::Effect,
     ) -> wasmtime::Result<Result<effects::Answer, effects::Failure>> {
-        let Some(door) = &self.door else { return Err(Abort::EffectInDescribe.into()) };
-        match door.port.perform(door.execution, effect.into()).await {
-            EffectReply::Answered(answer) => Ok(Ok(answer.into())),
-            EffectReply::Failed(failure) => Ok(Err(failure.into())),
-            EffectReply::Stop => Err(Abort::Stopped.into()),
-        }
+        let reply = self.perform(effect.into()).await?;
+        Ok(reply.map(Into::into).map_err(Into::into))
     }
 }
 

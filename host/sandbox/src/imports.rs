@@ -11,8 +11,11 @@ use crate::offers::Offer;
 use crate::refusal::{refused, shown};
 use crate::scan::{Extern, Outline};
 
-/// What every block must export.
-const STEP: &str = "counterfoil:block/step@0.1.0";
+/// What a block exports that knows what it is.
+pub(crate) const STEP: &str = "counterfoil:block/step@0.1.0";
+
+/// What a program exports for the command line of WASI, whose releases are one to the host.
+const COMMAND: (&str, &str) = ("wasi:cli/run", "0.2.");
 
 /// Imports named in a refusal; a component may have a hundred thousand.
 const DETAILS_MAX: usize = 50;
@@ -28,8 +31,7 @@ pub(crate) fn check_names(outline: &Outline) -> Result<(), Refused> {
         details.sort();
         return Err(import_refusal(details));
     }
-    let is_step = |export: &Extern| export.name == STEP && export.kind == ComponentExternalKind::Instance;
-    if outline.exports.iter().any(is_step) {
+    if is_step(outline) || is_command(outline) {
         return Ok(());
     }
     Err(Refused {
@@ -37,11 +39,28 @@ pub(crate) fn check_names(outline: &Outline) -> Result<(), Refused> {
         ..refused(
             Code::ExportMissing,
             format!(
-                "the component does not export `{STEP}`. Build it from the block SDK, or export `describe` and `run` \
-                 of that interface."
+                "the component does not export `{STEP}`. Build it from a block SDK, or export `describe` and `run` of \
+                 that interface, or `run` of `wasi:cli/run`."
             ),
         )
     })
+}
+
+/// Whether the block can say what it is.
+pub(crate) fn is_step(outline: &Outline) -> bool {
+    exports(outline).any(|export| export == STEP)
+}
+
+fn is_command(outline: &Outline) -> bool {
+    let (interface, version) = COMMAND;
+    exports(outline)
+        .filter_map(|export| export.split_once('@'))
+        .any(|(exported, of)| exported == interface && of.starts_with(version))
+}
+
+fn exports(outline: &Outline) -> impl Iterator<Item = &str> {
+    let interfaces = outline.exports.iter().filter(|export| export.kind == ComponentExternalKind::Instance);
+    interfaces.map(|export| export.name.as_str())
 }
 
 fn objection(import: &Extern) -> Option<String> {
@@ -108,6 +127,7 @@ mod tests {
                 .map(|(name, kind)| Extern { name: (*name).into(), kind: *kind })
                 .collect(),
             exports: exports.iter().map(|name| Extern { name: (*name).into(), kind: instance }).collect(),
+            manifest: None,
         }
     }
 
@@ -151,8 +171,10 @@ mod tests {
 
     #[test]
     fn further_exports_are_ignored_and_the_step_is_required() {
-        assert_eq!(check_names(&outline(&[], &["x:y/z@1.0.0", STEP])), Ok(()));
-        for exports in [&[][..], &["counterfoil:block/step@0.2.0"]] {
+        for exports in [&["x:y/z@1.0.0", STEP][..], &["wasi:cli/run@0.2.0"], &["wasi:cli/run@0.2.9", STEP]] {
+            assert_eq!(check_names(&outline(&[], exports)), Ok(()), "{exports:?}");
+        }
+        for exports in [&[][..], &["counterfoil:block/step@0.2.0"], &["wasi:cli/run@0.3.0"]] {
             assert_eq!(
                 check_names(&outline(&[], exports)).map_err(|refused| refused.code),
                 Err(Code::ExportMissing)

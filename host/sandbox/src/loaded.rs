@@ -14,15 +14,29 @@ use crate::blocks::{NotReady, READY_BYTES_MAX, blocking};
 use crate::host::HostState;
 use crate::machine_code::MachineCode;
 use crate::refusal::{refused, shown};
+use crate::wasi::run;
 use crate::{imports, offers};
 
 /// A component with everything looked up that does not differ between its executions.
 pub(crate) struct ReadyBlock {
     instances: InstancePre<HostState>,
-    step: step::GuestIndices,
+    entry: Entry,
     /// `None` if the block cannot be asked what became of its effects.
     reconcile: Option<reconcile::GuestIndices>,
     bytes_len: usize,
+}
+
+/// What the host calls of a block.
+enum Entry {
+    Step(step::GuestIndices),
+    /// A program for the command line of WASI, which knows nothing of blocks.
+    Command(run::GuestIndices),
+}
+
+/// The same, of one instance.
+pub(crate) enum Callee {
+    Step(step::Guest),
+    Command(run::Guest),
 }
 
 impl ReadyBlock {
@@ -35,13 +49,16 @@ impl ReadyBlock {
     }
 
     /// # Errors
-    /// If `describe` or `run` has other parameters or results than the contract says.
-    pub(crate) fn step(
+    /// If a function that is to be called has other parameters or results than its interface says.
+    pub(crate) fn callee(
         &self,
         store: &mut Store<HostState>,
         instance: &wasmtime::component::Instance,
-    ) -> wasmtime::Result<step::Guest> {
-        self.step.load(store, instance)
+    ) -> wasmtime::Result<Callee> {
+        match &self.entry {
+            Entry::Step(step) => step.load(store, instance).map(Callee::Step),
+            Entry::Command(run) => run.load(store, instance).map(Callee::Command),
+        }
     }
 
     /// `None` if the block has no `verify`.
@@ -113,7 +130,12 @@ impl Loaded {
                 format!("the component lacks a function of the {interface} interface: {reason}"),
             )
         };
-        let step = step::GuestIndices::new(&instances).map_err(|error| lacks("step", &error))?;
+        let entry = match component.get_export_index(None, imports::STEP) {
+            Some(_) => {
+                Entry::Step(step::GuestIndices::new(&instances).map_err(|error| lacks("step", &error))?)
+            }
+            None => Entry::Command(run::GuestIndices::new(&instances).map_err(|error| lacks("run", &error))?),
+        };
         let reconcile = match component.get_export_index(None, RECONCILE_INTERFACE) {
             Some(_) => {
                 let found = reconcile::GuestIndices::new(&instances);
@@ -121,6 +143,6 @@ impl Loaded {
             }
             None => None,
         };
-        Ok(ReadyBlock { instances, step, reconcile, bytes_len })
+        Ok(ReadyBlock { instances, entry, reconcile, bytes_len })
     }
 }

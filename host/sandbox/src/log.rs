@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn a_flood_is_not_kept() {
-        let mut log = StepLog::new(&StepLimits::DEFAULT);
+        let (mut log, chunk) = (StepLog::new(&StepLimits::DEFAULT), vec![b'x'; 64 << 10]);
         for _ in 0..1_000 {
-            log.write(Source::Stdout, &vec![b'x'; 64 << 10]);
+            log.write(Source::Stdout, &chunk);
         }
         assert!(log.unfinished.iter().all(Vec::is_empty));
         let (lines, truncated) = log.into_lines();

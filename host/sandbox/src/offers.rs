@@ -5,7 +5,7 @@ use wasmtime::component::{HasSelf, Linker};
 
 use crate::bindings::counterfoil::block::{context, effects};
 use crate::host::HostState;
-use crate::wasi::interfaces::{cli, clocks, io, random};
+use crate::wasi::interfaces::{cli, clocks, http, io, random};
 use crate::wasi::{Refusing, Says, link_refusing};
 
 /// One interface that a block may import.
@@ -107,6 +107,27 @@ pub(crate) const OFFERS: &[Offer] = &[
     }),
     wasi("wasi:cli/stderr", "get-stderr", |linker| {
         cli::stderr::add_to_linker::<_, State>(linker, |state| state)
+    }),
+    wasi(
+        "wasi:http/types",
+        "http-error-code fields fields.from-list fields.get fields.has fields.set fields.delete fields.append \
+         fields.entries fields.clone incoming-request.method incoming-request.path-with-query incoming-request.scheme \
+         incoming-request.authority incoming-request.headers incoming-request.consume outgoing-request \
+         outgoing-request.body outgoing-request.method outgoing-request.set-method outgoing-request.path-with-query \
+         outgoing-request.set-path-with-query outgoing-request.scheme outgoing-request.set-scheme \
+         outgoing-request.authority outgoing-request.set-authority outgoing-request.headers request-options \
+         request-options.connect-timeout request-options.set-connect-timeout request-options.first-byte-timeout \
+         request-options.set-first-byte-timeout request-options.between-bytes-timeout \
+         request-options.set-between-bytes-timeout response-outparam.send-informational response-outparam.set \
+         incoming-response.status incoming-response.headers incoming-response.consume incoming-body.stream \
+         incoming-body.finish future-trailers.subscribe future-trailers.get outgoing-response \
+         outgoing-response.status-code outgoing-response.set-status-code outgoing-response.headers \
+         outgoing-response.body outgoing-body.write outgoing-body.finish future-incoming-response.subscribe \
+         future-incoming-response.get",
+        |linker| http::types::add_to_linker::<_, State>(linker, |state| state),
+    ),
+    wasi("wasi:http/outgoing-handler", "handle", |linker| {
+        http::outgoing_handler::add_to_linker::<_, State>(linker, |state| state)
     }),
     refusing("wasi:cli/terminal-input", "", &Refusing { resources: "terminal-input", answers: &[] }),
     refusing("wasi:cli/terminal-output", "", &Refusing { resources: "terminal-output", answers: &[] }),

@@ -40,6 +40,8 @@ pub(crate) const TABLES_MAX: u32 = 4;
 pub(crate) struct Outline {
     pub(crate) imports: Vec<Extern>,
     pub(crate) exports: Vec<Extern>,
+    /// What it says of itself in a section of its own, for a program that cannot be asked.
+    pub(crate) manifest: Option<Vec<u8>>,
 }
 
 /// One import or export of the outermost component.
@@ -291,7 +293,11 @@ mod tests {
         let instance = |name: &str| Extern { name: name.into(), kind: ComponentExternalKind::Instance };
         assert_eq!(
             outline,
-            Outline { imports: vec![instance("a:b/c@1.0.0")], exports: vec![instance("d:e/f@2.0.0")] }
+            Outline {
+                imports: vec![instance("a:b/c@1.0.0")],
+                exports: vec![instance("d:e/f@2.0.0")],
+                manifest: None
+            }
         );
     }
 }

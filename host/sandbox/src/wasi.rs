@@ -5,6 +5,9 @@
 mod bindings;
 mod cli;
 mod clocks;
+mod command;
+mod held;
+mod http;
 mod poll;
 mod random;
 mod refusing;
@@ -16,6 +19,7 @@ use wasmtime::component::ResourceTable;
 
 use crate::host::Abort;
 
+pub(crate) use self::bindings::exports::wasi::cli::run;
 pub(crate) use self::bindings::wasi as interfaces;
 use self::poll::Pollable;
 pub(crate) use self::refusing::{Refusing, Says, link as link_refusing};
@@ -36,6 +40,10 @@ pub(crate) struct Wasi {
     secure: ChaCha20Rng,
     insecure: ChaCha20Rng,
     hash_seed: (u64, u64),
+    budget: held::Budget,
+    stdin: streams::Bytes,
+    /// What a command writes to its standard output, where that is not a log.
+    output: Option<command::Output>,
 }
 
 impl Wasi {
@@ -46,6 +54,7 @@ impl Wasi {
             random
         };
         let mut hash_seed = stream(HASH_SEED);
+        let budget = held::Budget::new();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES_MAX);
         Self {
@@ -54,6 +63,9 @@ impl Wasi {
             secure: stream(SECURE),
             insecure: stream(INSECURE),
             hash_seed: (hash_seed.next_u64(), hash_seed.next_u64()),
+            stdin: streams::Bytes::new(Vec::new(), budget.held()),
+            output: None,
+            budget,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use counterfoil_domain::block::with_manifest;
 use counterfoil_domain::ports::Site;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -342,7 +343,10 @@ impl Caller<'_> {
     /// # Errors
     /// The file cannot be read, or the host refuses it.
     pub async fn push_block(&self, name: &str, file: &Path) -> anyhow::Result<Value> {
-        let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let mut bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        if let Ok(manifest) = std::fs::read(file.with_extension("json")) {
+            bytes = with_manifest(&bytes, &manifest);
+        }
         let reply = self.upload(name, bytes).await?;
         ensure!(reply.status < 300, "uploading {name}: {}", reply.json()?);
         reply.json()

@@ -51,6 +51,7 @@ pages! {
     ExportMissing = "export_missing",
     ComponentTooLarge = "component_too_large",
     CompileBudgetExceeded = "compile_budget_exceeded",
+    ManifestMissing = "manifest_missing",
     DescriptorInvalid = "descriptor_invalid",
     DefinitionInvalid = "definition_invalid",
     WorkflowNotActive = "workflow_not_active",

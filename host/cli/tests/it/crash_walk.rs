@@ -23,8 +23,12 @@ struct Walk {
     effects: u32,
 }
 
-const WALKS: [Walk; 2] =
-    [Walk { block: "charge-card", effects: 1 }, Walk { block: "two-effects", effects: 2 }];
+const WALKS: [Walk; 3] = [
+    Walk { block: "charge-card", effects: 1 },
+    // Knows nothing of receipts: its request is an effect all the same.
+    Walk { block: "plain-charge", effects: 1 },
+    Walk { block: "two-effects", effects: 2 },
+];
 
 /// Whether a site is passed once for each effect, rather than once for each step.
 fn is_per_effect(site: Site) -> bool {

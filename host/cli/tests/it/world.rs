@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// The example blocks, built by `scripts/guests`.
-pub(crate) const BLOCKS: [&str; 5] =
-    ["charge-card", "charge-card-verified", "enrich-lead", "place-order", "two-effects"];
+pub(crate) const BLOCKS: [&str; 6] =
+    ["charge-card", "charge-card-verified", "enrich-lead", "place-order", "plain-charge", "two-effects"];
 
 pub(crate) struct World {
     pub(crate) database: TestDatabase,

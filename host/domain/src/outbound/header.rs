@@ -58,7 +58,7 @@ pub fn judge_headers(headers: &[(String, String)]) -> Result<(), Refusal> {
         if !is_token(name) {
             return refused(name, "not a field name");
         }
-        if is_ours(name) {
+        if is_host_field(name) {
             return refused(name, "the host sets it");
         }
         if !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
@@ -68,14 +68,15 @@ pub fn judge_headers(headers: &[(String, String)]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn is_ours(name: &str) -> bool {
+/// Whether a field is the host's to set.
+pub fn is_host_field(name: &str) -> bool {
     // Gateways that hand fields on as variables cannot tell `Content_Length` from `Content-Length`.
     let name = name.to_ascii_lowercase().replace('_', "-");
     name.starts_with("proxy-") || OURS.contains(&name.as_str())
 }
 
 /// A token of RFC 9110.
-fn is_token(text: &str) -> bool {
+pub fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

@@ -1,11 +1,12 @@
 //! The nesting of components and modules, and what each costs once it is instantiated.
 
+use counterfoil_domain::block::MANIFEST_SECTION;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::limits::{MANIFEST_BYTES_MAX, StepLimits};
 use counterfoil_domain::ports::Refused;
 use wasmparser::{
     ComponentAlias, ComponentExport, ComponentExternalKind, ComponentImport, ComponentInstance,
-    ComponentOuterAliasKind, ComponentTypeRef, CoreType, FunctionBody, Instance, Payload,
+    ComponentOuterAliasKind, ComponentTypeRef, CoreType, FunctionBody, Instance, Payload, TypeRef,
 };
 
 use super::{
@@ -86,6 +87,8 @@ fn too_many(count: u64, max: u64, what: &str) -> Refused {
 #[derive(Default)]
 struct Frame {
     is_module: bool,
+    /// Those that a module has itself, and those that it is given.
+    memories: u64,
     cost: Cost,
     modules: Vec<Option<Cost>>,
     components: Vec<Option<Cost>>,
@@ -114,7 +117,7 @@ impl<'b> Tree<'b> {
             functions: 0,
             types: 0,
             entries: 0,
-            outline: Outline { imports: Vec::new(), exports: Vec::new() },
+            outline: Outline { imports: Vec::new(), exports: Vec::new(), manifest: None },
         }
     }
 
@@ -134,6 +137,15 @@ impl<'b> Tree<'b> {
                 Ok(())
             }
             payload if self.top.is_module => self.module_payload(payload),
+            Payload::CustomSection(section)
+                if self.around.is_empty() && section.name() == MANIFEST_SECTION =>
+            {
+                let manifest = section.data();
+                at_most(manifest.len() as u64, MANIFEST_BYTES_MAX, "bytes of a manifest")?;
+                // The last one counts: whoever adds one need not take another out.
+                self.outline.manifest = Some(manifest.to_vec());
+                Ok(())
+            }
             payload => self.component_payload(payload),
         }
     }
@@ -183,8 +195,9 @@ impl<'b> Tree<'b> {
                         1_u64.checked_shl(memory.page_size_log2.unwrap_or(16)).unwrap_or(u64::MAX);
                     let bytes = memory.initial.saturating_mul(page_bytes);
                     self.top.cost.add(&Cost { memories: 1, memory_bytes: bytes, ..Cost::default() });
+                    self.top.memories += 1;
                 }
-                Ok(())
+                self.one_memory()
             }
             Payload::TableSection(tables) => {
                 for table in tables {
@@ -193,7 +206,14 @@ impl<'b> Tree<'b> {
                 }
                 Ok(())
             }
-            Payload::ImportSection(imports) => self.entries(imports.count()),
+            Payload::ImportSection(imports) => {
+                self.entries(imports.count())?;
+                for import in imports.into_imports() {
+                    let import = import.map_err(|error| unreadable(&error))?;
+                    self.top.memories += u64::from(matches!(import.ty, TypeRef::Memory(_)));
+                }
+                self.one_memory()
+            }
             Payload::ExportSection(exports) => self.entries(exports.count()),
             Payload::GlobalSection(globals) => self.entries(globals.count()),
             Payload::ElementSection(segments) => self.entries(segments.count()),
@@ -201,6 +221,17 @@ impl<'b> Tree<'b> {
             Payload::CodeSectionEntry(body) => body_within(&body),
             _ => Ok(()),
         }
+    }
+
+    /// The engine takes several, for the code that it puts between components itself.
+    fn one_memory(&self) -> Result<(), Refused> {
+        if self.top.memories <= 1 {
+            return Ok(());
+        }
+        Err(refused(
+            Code::ComponentInvalid,
+            "a module of the component has multiple memories. Build it without the multi-memory proposal.",
+        ))
     }
 
     fn component_payload(&mut self, payload: Payload<'_>) -> Result<(), Refused> {

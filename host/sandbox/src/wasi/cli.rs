@@ -32,7 +32,7 @@ impl exit::Host for HostState {
 
 impl stdin::Host for HostState {
     fn get_stdin(&mut self) -> wasmtime::Result<Resource<InputStream>> {
-        Ok(self.wasi.table.push(InputStream::Empty)?)
+        Ok(self.wasi.table.push(InputStream::Stdin)?)
     }
 }
 

@@ -5,17 +5,20 @@ use std::time::Duration;
 use wasmtime::component::Resource;
 
 use super::bindings::wasi::io::{error, poll};
+use super::http::Exchange;
 use super::{Wasi, absent};
 use crate::host::{Abort, HostState};
 
 /// What can be waited for.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[expect(unreachable_pub, reason = "the generated bindings name it again")]
 pub enum Pollable {
     /// Streams never keep anybody waiting.
     Ready,
     /// The monotonic clock has come so far.
     At(u64),
+    /// A request has its answer.
+    Answered(Exchange),
 }
 
 impl Wasi {
@@ -23,28 +26,30 @@ impl Wasi {
         match pollable {
             Pollable::Ready => true,
             Pollable::At(ns) => *ns <= self.clock.now_ns(),
+            Pollable::Answered(exchange) => exchange.is_answered(),
         }
     }
 
     /// Which of them are ready, once at least one is.
-    async fn wait(&mut self, pollables: &[Pollable]) -> Vec<u32> {
+    async fn wait(&mut self, pollables: &[Pollable]) -> Result<Vec<u32>, Abort> {
         let ready = |wasi: &Self| -> Vec<u32> {
             let ready = (0_u32..).zip(pollables).filter(|(_, pollable)| wasi.is_ready(pollable));
             ready.map(|(index, _)| index).collect()
         };
         let already = ready(self);
         if !already.is_empty() {
-            return already;
+            return Ok(already);
         }
         let timers = pollables.iter().filter_map(|pollable| match pollable {
             Pollable::At(ns) => Some(*ns),
-            Pollable::Ready => None,
+            Pollable::Ready | Pollable::Answered(_) => None,
         });
-        let Some(first) = timers.min() else { return already };
+        // A call is made while the guest hands it over: what is not answered by now was never finished.
+        let first = timers.min().ok_or(Abort::WaitsForNothing)?;
         // The step's own deadline ends what would take longer.
         tokio::time::sleep(Duration::from_nanos(first - self.clock.now_ns())).await;
         self.clock.reach(first);
-        ready(self)
+        Ok(ready(self))
     }
 }
 
@@ -57,7 +62,7 @@ impl poll::Host for HostState {
             .iter()
             .map(|pollable| self.wasi.table.get(pollable).cloned())
             .collect::<Result<_, _>>()?;
-        Ok(self.wasi.wait(&pollables).await)
+        Ok(self.wasi.wait(&pollables).await?)
     }
 }
 
@@ -70,7 +75,7 @@ impl poll::HostPollable for HostState {
 
     async fn block(&mut self, pollable: Resource<Pollable>) -> wasmtime::Result<()> {
         let pollable = self.wasi.table.get(&pollable)?.clone();
-        self.wasi.wait(&[pollable]).await;
+        self.wasi.wait(&[pollable]).await?;
         Ok(())
     }
 

@@ -4,6 +4,8 @@ use wasmtime::component::Resource;
 
 use super::Pollable;
 use super::bindings::wasi::io::streams::{self, StreamError};
+use super::held::Held;
+use super::http::Exchange;
 use crate::host::{Abort, HostState};
 use crate::log::Source;
 
@@ -14,25 +16,56 @@ const CHUNK_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 #[expect(unreachable_pub, reason = "the generated bindings name it again")]
 pub enum InputStream {
-    Empty,
+    /// One for all who ask for it: what one reads, another does not find.
+    Stdin,
+    Bytes(Bytes),
+}
+
+/// Bytes that are read from their beginning.
+#[derive(Debug)]
+#[expect(unreachable_pub, reason = "a stream that the generated bindings name is made of them")]
+pub struct Bytes {
+    all: Vec<u8>,
+    at: usize,
+    /// Gives back what they take, once they are gone.
+    _held: Held,
+}
+
+impl Bytes {
+    pub(super) fn new(bytes: Vec<u8>, held: Held) -> Self {
+        Self { all: bytes, at: 0, _held: held }
+    }
+
+    fn read(&mut self, len: u64) -> Result<Vec<u8>, StreamError> {
+        let left = &self.all[self.at..];
+        if left.is_empty() {
+            return Err(StreamError::Closed);
+        }
+        let len = left.len().min(usize::try_from(len.min(CHUNK_BYTES)).unwrap_or(usize::MAX));
+        let piece = left[..len].to_vec();
+        self.at += len;
+        Ok(piece)
+    }
 }
 
 /// Where a guest writes to.
-#[derive(Debug)]
 #[expect(unreachable_pub, reason = "the generated bindings name it again")]
 pub enum OutputStream {
     Stdout,
     Stderr,
+    /// The body of a request.
+    Body(Exchange),
 }
 
 impl HostState {
     fn take(
         &mut self,
         stream: &Resource<InputStream>,
-        _len: u64,
+        len: u64,
     ) -> wasmtime::Result<Result<Vec<u8>, StreamError>> {
         match self.wasi.table.get_mut(stream)? {
-            InputStream::Empty => Ok(Err(StreamError::Closed)),
+            InputStream::Stdin => Ok(self.wasi.stdin.read(len)),
+            InputStream::Bytes(bytes) => Ok(bytes.read(len)),
         }
     }
 
@@ -42,8 +75,12 @@ impl HostState {
         bytes: &[u8],
     ) -> wasmtime::Result<Result<(), StreamError>> {
         match self.wasi.table.get_mut(stream)? {
-            OutputStream::Stdout => self.log.write(Source::Stdout, bytes),
+            OutputStream::Stdout => match &mut self.wasi.output {
+                Some(output) => output.write(bytes),
+                None => self.log.write(Source::Stdout, bytes),
+            },
             OutputStream::Stderr => self.log.write(Source::Stderr, bytes),
+            OutputStream::Body(exchange) => return exchange.write(bytes),
         }
         Ok(Ok(()))
     }

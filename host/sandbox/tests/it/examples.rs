@@ -15,13 +15,22 @@ use crate::{House, house, job};
 
 /// The component of an example block.
 pub(crate) fn example(name: &str) -> Vec<u8> {
+    let file = example_path(name);
+    std::fs::read(&file).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; run scripts/guests (for languages other than Rust, scripts/languages) first",
+            file.display()
+        )
+    })
+}
+
+/// Where it is, if it was built.
+pub(crate) fn example_path(name: &str) -> PathBuf {
     let directory = std::env::var_os("COUNTERFOIL_GUESTS").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guests")),
         PathBuf::from,
     );
-    let file = directory.join(format!("{name}.wasm"));
-    std::fs::read(&file)
-        .unwrap_or_else(|error| panic!("{}: {error}; run scripts/guests first", file.display()))
+    directory.join(format!("{name}.wasm"))
 }
 
 impl House {
@@ -35,18 +44,18 @@ impl House {
 
 /// Answers as a receiver would that does everything, up to the call at which it loses patience.
 #[derive(Default)]
-struct Journal {
+pub(crate) struct Journal {
     calls: Mutex<Vec<EffectCall>>,
     stops_at: Mutex<Option<usize>>,
 }
 
 impl Journal {
-    fn begin(&self, stops_at: Option<usize>) {
+    pub(crate) fn begin(&self, stops_at: Option<usize>) {
         *self.stops_at.lock().expect("not poisoned") = stops_at;
         self.calls.lock().expect("not poisoned").clear();
     }
 
-    fn calls(&self) -> Vec<EffectCall> {
+    pub(crate) fn calls(&self) -> Vec<EffectCall> {
         self.calls.lock().expect("not poisoned").clone()
     }
 }
@@ -84,6 +93,8 @@ fn cases() -> Vec<(&'static str, Value, usize)> {
         ("count-order", order.clone(), 3),
         ("enrich-lead", order.clone(), 1),
         ("place-order", order.clone(), 3),
+        ("plain-charge", order.clone(), 1),
+        ("plain-copy", order.clone(), 0),
         ("two-effects", order, 2),
         ("virtual-wasi", json!("look"), 1),
     ]

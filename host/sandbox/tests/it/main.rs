@@ -1,10 +1,12 @@
 //! The sandbox with real components: what they may do, where they end, and what is said about it.
 
 mod cache;
+mod commands;
 mod compile;
 mod effects;
 mod examples;
 mod faults;
+mod http;
 mod limits;
 mod port;
 mod processes;

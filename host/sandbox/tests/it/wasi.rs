@@ -117,7 +117,7 @@ async fn what_no_host_can_give_ends_the_program_at_once() {
         (json!({ "random": { "bytes": u64::MAX } }), "random bytes at once"),
         (json!({ "random": { "bytes": (64 << 10) + 1 } }), "random bytes at once"),
         (json!({ "zeroes": { "bytes": u64::MAX } }), "zeroes at once"),
-        (json!("wait-for-nothing"), "waits for nothing"),
+        (json!("wait-for-nothing"), "waits for what can never be there"),
         (json!("flood-handles"), "no free keys"),
         (json!("flood-pollables"), "no free keys"),
     ] {

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use chrono::{DateTime, Utc};
+use counterfoil_domain::block::with_manifest;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::Refused;
 use counterfoil_domain::workflow::is_name;
@@ -23,6 +26,9 @@ use crate::list::{LIMIT_MAX, ListParams, Listed};
 use crate::problem::{FieldError, Problem};
 use crate::state::{App, Shared};
 use crate::uploads::Upload;
+
+/// Where a manifest stands: the body is the component.
+const MANIFEST_HEADER: &str = "counterfoil-manifest";
 
 pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -115,7 +121,9 @@ impl From<BlockVersion> for Block {
     path = "/v1/blocks/{name}",
     tag = "blocks",
     params(("name" = String, Path, description = "Name of the block"),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeat gets the first answer")),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeat gets the first answer"),
+        ("Counterfoil-Manifest" = Option<String>, Header, description = "The descriptor of a program that cannot say \
+            what it is: JSON as base64, at most 64 KiB. It becomes a part of the component")),
     request_body(content = inline(String), content_type = "application/wasm", description = "At most 64 MiB"),
     responses((status = 201, body = Uploaded), (status = 200, body = Uploaded, description = "The block had this version")),
     security(("key" = ["author"]))
@@ -124,6 +132,7 @@ async fn upload(
     State(app): Shared,
     creating: Creating,
     Named(name): Named<String>,
+    headers: HeaderMap,
     mut upload: Upload,
 ) -> Result<Response, Problem> {
     if !is_name(&name) {
@@ -131,7 +140,12 @@ async fn upload(
             "a block's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
+    let manifest = manifest(&headers)?;
     let (bytes, _turn) = upload.held(&app).await?;
+    let bytes = match manifest {
+        Some(manifest) => with_manifest(&bytes, &manifest),
+        None => bytes,
+    };
     let caller = &upload.caller;
     let work = async {
         let inspection = app.inspector.inspect(bytes.clone()).await.map_err(refused)?;
@@ -160,6 +174,17 @@ async fn upload(
         Created::new(if new { StatusCode::CREATED } else { StatusCode::OK }, &uploaded)
     };
     creating.once(&app, caller.tenant, &bytes, work).await
+}
+
+/// What came beside the component to say what it is.
+fn manifest(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
+    let Some(value) = headers.get(MANIFEST_HEADER) else { return Ok(None) };
+    match BASE64_STANDARD.decode(value.as_bytes()) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(error) => {
+            Err(Problem::bad_request(format!("the header `{MANIFEST_HEADER}` is not base64: {error}")))
+        }
+    }
 }
 
 fn refused(refused: Refused) -> Problem {

@@ -1,5 +1,8 @@
 use axum::body::Body;
-use counterfoil_domain::id::TenantId;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use counterfoil_domain::block::with_manifest;
+use counterfoil_domain::id::{Digest, TenantId};
 use counterfoil_domain::key::Scope;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use futures::StreamExt as _;
@@ -37,6 +40,26 @@ async fn whatever_is_no_block_is_refused_and_leaves_nothing() {
     let large = vec![0; usize::try_from(UPLOAD_BYTES_MAX).expect("fits") + 1];
     assert_eq!(world.ask(key, "POST", "/v1/blocks/bad", &[], large).await.with(413)["code"], "too_large");
     assert_eq!(world.get("/v1/blocks").await.with(200)["items"], Value::Array(vec![]));
+}
+
+#[tokio::test]
+async fn a_manifest_beside_an_upload_is_a_part_of_the_version() {
+    let world = World::new().await;
+    let key = world.key(Scope::Author);
+    let upload = async |manifest: Option<&str>| {
+        let encoded = manifest.map(|manifest| BASE64_STANDARD.encode(manifest));
+        let headers: Vec<_> = encoded.iter().map(|text| ("counterfoil-manifest", text.as_str())).collect();
+        let uploaded = world.ask(key, "POST", "/v1/blocks/plain", &headers, "program").await.with(201);
+        uploaded["digest"].as_str().expect("a digest").to_owned()
+    };
+    let digest = |bytes: &[u8]| Digest::of(bytes).to_string();
+    assert_eq!(upload(None).await, digest(b"program"));
+    for manifest in [r#"{"name":"a"}"#, r#"{"name":"b"}"#] {
+        assert_eq!(upload(Some(manifest)).await, digest(&with_manifest(b"program", manifest.as_bytes())));
+    }
+    let headers = [("counterfoil-manifest", "{}")];
+    let refused = world.ask(key, "POST", "/v1/blocks/plain", &headers, "program").await;
+    assert_eq!(refused.with(400)["code"], "bad_request");
 }
 
 #[tokio::test]

@@ -311,7 +311,8 @@ impl ComponentInspector for Told {
             exports: vec!["counterfoil:block/step@0.1.0".into()],
             descriptor: Descriptor {
                 name: "told".into(),
-                summary: text,
+                // A component holds bytes that no text in the database may.
+                summary: text.replace('\0', ""),
                 input: json!({ "type": "object" }),
                 output: json!(true),
                 effects: vec![grant],

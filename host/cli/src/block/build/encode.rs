@@ -5,7 +5,10 @@ use counterfoil_sandbox::is_offered;
 use wit_component::{ComponentEncoder, DecodedWasm, decode};
 
 /// What a host asks of a block.
-const REQUIRED: &str = "counterfoil:block/step@0.1.0";
+const STEP: &str = "counterfoil:block/step@0.1.0";
+
+/// Or of a program that is one without knowing it.
+const COMMAND: &str = "wasi:cli/run@0.2.";
 
 /// Encodes a core module, which carries its own interface, as a component.
 ///
@@ -19,7 +22,7 @@ pub(super) fn component(core: &[u8]) -> anyhow::Result<Vec<u8>> {
         .and_then(|mut encoder| encoder.encode())
         .context("the module does not make a component: it may need what a host does not offer")?;
     let (imports, exports) = interfaces(&component)?;
-    if !exports.iter().any(|export| export == REQUIRED) {
+    if !exports.iter().any(|export| export == STEP || export.starts_with(COMMAND)) {
         bail!("the crate has no block: mark one function with `#[block]`");
     }
     let unknown: Vec<_> = imports.iter().filter(|import| !is_offered(import)).collect();
