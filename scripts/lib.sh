@@ -185,6 +185,22 @@ ensure_deny() {
     rm -rf "$1/tools/build"
 }
 
+# What builds blocks in JavaScript, and in Python.
+ensure_node() {
+    has npm && return
+    say "installing Node.js"
+    apt_install nodejs npm || true
+    has npm || fail "there is no npm: install Node.js (apt-get install nodejs npm)"
+}
+
+ensure_python() {
+    python3 -c 'import ensurepip, venv' 2>/dev/null && return
+    say "installing Python"
+    apt_install python3 python3-venv || true
+    python3 -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "there is no python3 with venv: install it (apt-get install python3 python3-venv)"
+}
+
 browser() {
     for name in chromium chromium-browser google-chrome google-chrome-stable; do
         command -v "$name" && return

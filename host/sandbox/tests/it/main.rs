@@ -7,6 +7,7 @@ mod effects;
 mod examples;
 mod faults;
 mod http;
+mod languages;
 mod limits;
 mod port;
 mod processes;
