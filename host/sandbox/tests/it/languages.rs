@@ -8,8 +8,7 @@ use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::{
     ComponentInspector as _, EffectPort, StepEnd, StepJob, StepReport, StepRunner as _,
 };
-use counterfoil_sandbox::compile::Budget;
-use counterfoil_sandbox::{Allocation, Sandbox, SandboxConfig};
+use counterfoil_sandbox::{Allocation, Budget, Sandbox, SandboxConfig};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde_json::{Value, json};
