@@ -176,7 +176,7 @@ impl Stage {
             (upload > UPLOAD_MAX, "its upload took too long"),
             (step.is_some_and(|step| step > STEP_MAX), "its step took too long"),
             (!settled, "the host's memory did not come down"),
-            (peaks.children_left > 0, "a child of the host was left"),
+            (peaks.children_left > 0, "a compiler of the host was left"),
         ] {
             if is_late {
                 faults.push(what.into());

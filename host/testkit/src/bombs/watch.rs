@@ -1,4 +1,4 @@
-//! What a host and its children have in memory, as the system counts it.
+//! What a host, the runners of its guests and its compilers have in memory, as the system counts it.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,14 +9,18 @@ use anyhow::Context as _;
 use tokio::task::JoinHandle;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What a host's children are told to be.
+const COMPILER: &str = "__compile";
+const RUNNER: &str = "__run";
 
 /// The most that was seen.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Peaks {
+    /// Of the host and its runners.
     pub(super) host_kib: u64,
-    /// Of any one child.
+    /// Of any one compiler.
     pub(super) child_kib: u64,
-    /// Children that the host still had at the end.
+    /// Compilers that the host still had at the end.
     pub(super) children_left: usize,
 }
 
@@ -46,7 +50,7 @@ impl Watch {
             let mut peaks = Peaks::default();
             while !told.load(Ordering::Relaxed) {
                 peaks.host_kib = peaks.host_kib.max(watch.host_kib()?);
-                for child in watch.children() {
+                for child in watch.children(COMPILER) {
                     // It may be gone by now.
                     peaks.child_kib = peaks.child_kib.max(status_kib(child, "VmHWM:").unwrap_or_default());
                 }
@@ -57,15 +61,23 @@ impl Watch {
         Ok(Watching { watch, over, task })
     }
 
-    /// What the host holds in memory now.
+    /// What the host holds in memory now, with those that run its guests.
     pub(super) fn host_kib(self) -> anyhow::Result<u64> {
-        status_kib(self.host, "VmRSS:").context("the host is gone")
+        let host = status_kib(self.host, "VmRSS:").context("the host is gone")?;
+        // One may have ended since it was listed.
+        let runners = self.children(RUNNER).into_iter().filter_map(|runner| status_kib(runner, "VmRSS:"));
+        Ok(host + runners.sum::<u64>())
     }
 
-    fn children(self) -> Vec<u32> {
+    fn children(self, command: &str) -> Vec<u32> {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
-        ids.filter(|id| status_kib(*id, "PPid:") == Some(u64::from(self.host))).collect()
+        ids.filter(|id| {
+            let is_child = status_kib(*id, "PPid:") == Some(u64::from(self.host));
+            let said = || fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            is_child && said().split('\0').nth(1) == Some(command)
+        })
+        .collect()
     }
 }
 
@@ -73,7 +85,7 @@ impl Watching {
     pub(super) async fn stop(self) -> anyhow::Result<Peaks> {
         self.over.store(true, Ordering::Relaxed);
         let peaks = self.task.await??;
-        Ok(Peaks { children_left: self.watch.children().len(), ..peaks })
+        Ok(Peaks { children_left: self.watch.children(COMPILER).len(), ..peaks })
     }
 }
 
