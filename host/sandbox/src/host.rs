@@ -18,6 +18,10 @@ use crate::wasi::Wasi;
 /// Random bytes that one call may ask for: enough for any key, small beside what the guest must hold itself.
 pub(crate) const RANDOM_BYTES_MAX: u32 = 64 << 10;
 
+/// Calls that one execution passes to the effect port: far more than a step may make effects, and few enough that a flood of
+/// them, each refused, costs the guest's CPU and not the host's time.
+pub(crate) const CALLS_MAX: u32 = 1_000;
+
 /// Why the host ended a guest in one of its own functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Abort {
@@ -68,6 +72,8 @@ pub(crate) struct EffectDoor {
 pub(crate) struct HostState {
     /// `None` where no effect is allowed.
     pub(crate) door: Option<EffectDoor>,
+    /// Calls that went through it.
+    calls: u32,
     pub(crate) place: Place,
     pub(crate) started_at_ms: u64,
     pub(crate) random: ChaCha20Rng,
@@ -87,6 +93,7 @@ impl HostState {
     ) -> Self {
         Self {
             door,
+            calls: 0,
             place,
             started_at_ms,
             random: ChaCha20Rng::from_seed(seed),
@@ -103,6 +110,11 @@ impl HostState {
         call: EffectCall,
     ) -> wasmtime::Result<Result<Answer, EffectFailure>> {
         let Some(door) = &self.door else { return Err(Abort::EffectInDescribe.into()) };
+        if self.calls == CALLS_MAX {
+            let reason = format!("effect_limit: a step asks for effects at most {CALLS_MAX} times");
+            return Ok(Err(EffectFailure::Limit(reason)));
+        }
+        self.calls += 1;
         match door.port.perform(door.execution, call).await {
             EffectReply::Answered(answer) => Ok(Ok(answer)),
             EffectReply::Failed(failure) => Ok(Err(failure)),

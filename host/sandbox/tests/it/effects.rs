@@ -138,3 +138,21 @@ async fn a_stop_while_the_guest_starts_ends_it_too() {
     let report = house(Script::new(Act::Reply(EffectReply::Stop))).run(&guest).await;
     assert_eq!(report.end, StepEnd::Stopped);
 }
+
+/// However often a guest asks, the port hears so much of it; the rest is refused where the guest pays for it.
+#[tokio::test]
+async fn a_flood_of_calls_is_heard_up_to_a_limit() {
+    let script = Script::emitted();
+    let flood = "(local $left i32) (local.set $left (i32.const 1000))
+        (loop $again
+          (call $perform (i32.const 256) (i32.const 128))
+          (if (i32.load8_u (i32.const 128)) (then (unreachable)))
+          (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (call $perform (i32.const 256) (i32.const 128))
+        (i32.store8 (i32.const 700) (i32.add (i32.const 48) (i32.load8_u (i32.const 128))))
+        (i32.store8 (i32.const 701) (i32.add (i32.const 48) (i32.load8_u offset=4 (i32.const 128))))
+        (call $ok (i32.const 700) (i32.const 2))";
+    let report = house(script.clone()).run(&Guest::running(flood).holding(&model_call())).await;
+    assert_eq!(report.end, output("15"), "the thousand and first is a failure, and a limit");
+    assert_eq!(script.calls().len(), 1_000);
+}
