@@ -34,3 +34,22 @@ fn find_charge(charge: &UnknownEffect) -> Result<Verdict, Failure> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_sdk::testing::*;
+
+    use super::*;
+
+    #[test]
+    fn a_charge_whose_answer_is_lost_is_found_at_the_provider() {
+        let mut step = Step::<charge_card_verified>::new(json!({ "order": "o-1", "cents": 1200 }));
+        step.answer("charge", Reply::lost());
+        step.answer(("GET", "/charges?key=*"), (200, json!({ "id": "ch_1" })));
+        assert!(step.run().is_blocked());
+
+        step.verify("charge");
+        assert_eq!(step.receipt("charge").state, State::Verified);
+        assert_eq!(step.run().output(), json!({ "id": "ch_1" }));
+    }
+}

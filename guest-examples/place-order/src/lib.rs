@@ -33,3 +33,26 @@ fn place_order(input: Order) -> Result<Placed, Failure> {
     let charge = http::post("/charges").connection("payments").key("charge").json(&body)?;
     Ok(Placed { tier, reservation, charge: charge.send()?.json()? })
 }
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_sdk::testing::*;
+
+    use super::*;
+
+    #[test]
+    fn a_reservation_is_sent_again_under_its_key_and_a_charge_is_not() {
+        let input = json!({ "order": "o-1", "cents": 1200, "domain": "a.example" });
+        let mut step = Step::<place_order>::new(input);
+        step.otherwise((201, json!({ "tier": "gold" })));
+        step.drop_answer(2);
+        step.crash_after_answer(4);
+        step.run().output();
+
+        let sent = step.sent();
+        let requests: Vec<&str> = sent.iter().map(|sent| sent.request.as_str()).collect();
+        let [look, reserve, charge] = ["GET /companies/a.example", "POST /reservations", "POST /charges"];
+        assert_eq!(requests, [look, reserve, reserve, charge]);
+        assert_eq!(sent[1].idempotency_key, sent[2].idempotency_key);
+    }
+}

@@ -40,3 +40,21 @@ fn two_effects(input: Order) -> Result<Booked, Failure> {
     let charge = post(charges, "charge")?.send()?.json()?;
     Ok(Booked { reservation, charge })
 }
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_sdk::testing::*;
+
+    use super::*;
+
+    #[test]
+    fn a_charge_that_is_refused_for_now_is_tried_again_and_its_reservation_is_not() {
+        let mut step = Step::<two_effects>::new(json!({ "order": "o-1", "cents": 1200 }));
+        step.answer("reserve", (201, json!({ "id": 1 })));
+        step.answer("charge", (429, json!(null))).answer("charge", (201, json!({ "id": 2 })));
+        let booked = json!({ "reservation": { "id": 1 }, "charge": { "id": 2 } });
+        assert_eq!(step.run().output(), booked);
+        let effects: Vec<String> = step.sent().into_iter().map(|sent| sent.effect).collect();
+        assert_eq!(effects, ["reserve", "charge", "charge"]);
+    }
+}

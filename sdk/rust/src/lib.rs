@@ -46,6 +46,8 @@ pub mod http;
 pub mod mail;
 mod reconcile;
 pub mod storage;
+#[cfg(not(target_family = "wasm"))]
+pub mod testing;
 
 pub use counterfoil_sdk_macros::block;
 

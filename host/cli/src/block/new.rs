@@ -108,7 +108,7 @@ pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Resu
     let function = name.replace('-', "_");
     for (path, content) in [
         ("Cargo.toml", manifest(name, &sdk(&dir, Path::new(BUILT_FROM)))),
-        ("src/lib.rs", source.replace(&format!("fn {example}("), &format!("fn {function}("))),
+        ("src/lib.rs", source.replace(example, &function)),
         (".gitignore", "/target\n".to_owned()),
     ] {
         let path = dir.join(path);

@@ -43,13 +43,17 @@ thread_local! {
     static HOST: RefCell<Option<Box<dyn Host>>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` with `host` standing in on this thread.
-#[cfg(test)]
+/// Runs `act` with `host` standing in on this thread, also if it unwinds.
 pub(crate) fn with<T>(host: impl Host + 'static, act: impl FnOnce() -> T) -> T {
+    struct Leaves;
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            HOST.take();
+        }
+    }
     HOST.set(Some(Box::new(host)));
-    let result = act();
-    HOST.take();
-    result
+    let _leaves = Leaves;
+    act()
 }
 
 pub(crate) fn perform(effect: HttpEffect) -> Result<Answer, EffectError> {

@@ -1,0 +1,401 @@
+//! The world of one step: what the host does with each call of the block, without a host.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+
+use super::effect::{Call, Facts, Given, Recorded, Slot};
+use super::journal::{Asker, Decision, Entry, Journal, Standing};
+use super::judge;
+use super::meaning::{AfterRefusal, Exchanged, Meaning, meaning};
+use super::receipt::Emitted;
+use super::rerun::{Rerun, Told};
+use super::script::{Fault, Script};
+use crate::block::Grant;
+use crate::context::{Level, Place};
+use crate::effect::{
+    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+};
+use crate::host::native::Host;
+use crate::http::Answer;
+
+/// How long a host holds a step without renewing it, and what is added for clocks and queues.
+const LEASE: Duration = Duration::from_secs(15);
+const ABSENCE_MARGIN: Duration = Duration::from_secs(5);
+/// Total time of a call that names none, and what a call may ask for.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
+/// Why an execution ends at a call. The block learns nothing of it: its stack is unwound.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Stop {
+    Blocked {
+        reason: String,
+    },
+    Resend {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    Failed {
+        code: &'static str,
+        message: String,
+    },
+    Crashed,
+    /// The test is at fault.
+    Unscripted(String),
+    /// The block is: run again, it makes another call.
+    Diverges(String),
+}
+
+/// What an execution is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Step,
+    /// To find out what became of an effect: it may look and change nothing, and nothing of it is journaled.
+    Verification,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) grants: &'static [Grant],
+    pub(super) script: Script,
+    pub(super) journal: Journal,
+    pub(super) place: Place,
+    pub(super) started_at: SystemTime,
+    pub(super) seed: [u8; 32],
+    /// Since the step first started.
+    pub(super) now: Duration,
+    pub(super) asker: Asker,
+    pub(super) stored: BTreeMap<String, Vec<u8>>,
+    pub(super) emitted: Vec<Emitted>,
+    pub(super) execution: Execution,
+    /// Set while the block is run again to see whether it makes the same calls.
+    pub(super) rerun: Option<Rerun>,
+}
+
+/// What one execution has done so far.
+#[derive(Debug, Clone)]
+pub(super) struct Execution {
+    purpose: Purpose,
+    labels: BTreeSet<String>,
+    ordinals: u64,
+    /// Every call, with what the block was told.
+    pub(super) told: Vec<Told>,
+    /// Changes of the tenant's own data, in order. Those with a receipt wait for the step's success.
+    changes: Vec<(Call, Option<Entry>)>,
+    pub(super) logs: Vec<(Level, String)>,
+    random: ChaCha20Rng,
+}
+
+impl Execution {
+    pub(super) fn new(purpose: Purpose, seed: [u8; 32]) -> Self {
+        Self {
+            purpose,
+            labels: BTreeSet::new(),
+            ordinals: 0,
+            told: Vec::new(),
+            changes: Vec::new(),
+            logs: Vec::new(),
+            random: ChaCha20Rng::from_seed(seed),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn begin(&mut self, purpose: Purpose) {
+        self.execution = Execution::new(purpose, self.seed);
+    }
+
+    /// What the block is told of a call.
+    ///
+    /// # Errors
+    ///
+    /// The execution ends here.
+    fn effect(&mut self, call: Call) -> Result<Recorded, Stop> {
+        let is_verification = self.execution.purpose == Purpose::Verification;
+        let call = if is_verification { call.without_label() } else { call };
+        let position = self.execution.told.len();
+        let is_used = call.label().is_some_and(|label| self.execution.labels.contains(label));
+        if let Err(limit) = judge::limits(position, call.label(), is_used) {
+            return Ok(Err(limit));
+        }
+        let slot = self.slot(&call);
+        let facts = call.facts(call.own_key().map_or_else(|| self.key(&slot, 0), Into::into));
+        if let Some(rerun) = &self.rerun {
+            rerun.compare(position, &slot, &facts).map_err(Stop::Diverges)?;
+        }
+        self.execution.told.push(Told { slot: slot.clone(), facts: facts.clone(), recorded: None });
+        let recorded = match judge::connection(&call) {
+            Err(denied) => Err(denied),
+            Ok(()) if is_verification => self.look_up(&slot, &call, &facts)?,
+            Ok(()) => self.perform(&slot, &call, facts, position)?,
+        };
+        self.execution.told[position].recorded = Some(recorded.clone());
+        Ok(recorded)
+    }
+
+    fn slot(&mut self, call: &Call) -> Slot {
+        match call.label() {
+            Some(label) => {
+                self.execution.labels.insert(label.to_owned());
+                Slot::Label(label.to_owned())
+            }
+            None => {
+                self.execution.ordinals += 1;
+                Slot::Ordinal(self.execution.ordinals - 1)
+            }
+        }
+    }
+
+    /// Stands for the receipt's id, by which the receiver recognises a repeat.
+    fn key(&self, slot: &Slot, dispatch_number: u64) -> String {
+        let Place { lineage, node, .. } = &self.place;
+        format!("eff-{lineage}-{node}-{slot}-{dispatch_number}")
+    }
+
+    fn perform(&mut self, slot: &Slot, call: &Call, facts: Facts, position: usize) -> Result<Recorded, Stop> {
+        let (dispatch_number, is_resend) = match self.journal.decide(slot, &facts, self.asker) {
+            Decision::HandOver(recorded) => {
+                if recorded.is_ok() && is_change(call) {
+                    self.execution.changes.push((call.clone(), None));
+                }
+                return Ok(recorded);
+            }
+            Decision::Block => {
+                return Err(Stop::Blocked { reason: format!("the outcome of effect `{slot}` is unknown") });
+            }
+            Decision::Diverged(what) => {
+                let message = format!("effect `{slot}` diverged: {what}");
+                return Err(Stop::Failed { code: "diverged", message });
+            }
+            Decision::Dispatch { dispatch_number, is_resend } => (dispatch_number, is_resend),
+        };
+        let key = self.journal.key(slot, &self.key(slot, dispatch_number), &facts.key);
+        let entry = |standing| Entry {
+            slot: slot.clone(),
+            dispatch_number,
+            position,
+            asker: self.asker,
+            facts: Facts { key, ..facts },
+            standing,
+        };
+        match judge::allowed(call, self.grants) {
+            Err(message) if is_resend => {
+                return Err(Stop::Blocked { reason: format!("a re-send is refused: {message}") });
+            }
+            Err(message) => {
+                let recorded = Err(EffectError::Denied(message));
+                self.journal.0.push(entry(Standing::Rejected(recorded.clone())));
+                return Ok(recorded);
+            }
+            Ok(()) => {}
+        }
+        if is_change(call) {
+            let given = if matches!(call, Call::Emit(_)) { Given::Emitted } else { Given::Stored(None) };
+            let entry = entry(Standing::Committed(Ok(given.clone())));
+            self.execution.changes.push((call.clone(), Some(entry)));
+            return Ok(Ok(given));
+        }
+        if let Call::Storage(StorageEffect { operation: StorageOperation::Get(key), .. }) = call {
+            if let Some(written) = self.written(key) {
+                return Ok(Ok(Given::Stored(written)));
+            }
+            // A step that is run again for comparison must not see what it has changed since.
+            let recorded = match &self.rerun {
+                Some(rerun) => rerun.answer(position)?,
+                None => Ok(Given::Stored(self.stored.get(key).cloned())),
+            };
+            self.journal.0.push(entry(Standing::Committed(recorded.clone())));
+            return Ok(recorded);
+        }
+        let absence_known_at = self.now + LEASE + total(call) + ABSENCE_MARGIN;
+        let entry = entry(Standing::Dispatched { absence_known_at });
+        self.send(call, entry)
+    }
+
+    /// Makes the call, and records what its answer means.
+    fn send(&mut self, call: &Call, mut entry: Entry) -> Result<Recorded, Stop> {
+        let (slot, dispatch_number, safety) = (entry.slot.clone(), entry.dispatch_number, entry.facts.safety);
+        if let Some(rerun) = &self.rerun {
+            return rerun.answer(entry.position);
+        }
+        let (exchanged, fault) = self.script.take(&slot, call, &entry.facts).map_err(Stop::Unscripted)?;
+        let is_read = safety == Safety::ReadOnly;
+        if fault == Some(Fault::CrashBeforeAnswer) {
+            // A read leaves nothing until it is answered.
+            if !is_read {
+                self.journal.0.push(entry);
+            }
+            return Err(Stop::Crashed);
+        }
+        let older_unknown = self.journal.is_open_besides(&slot, dispatch_number);
+        let answer = match meaning(keeping(exchanged), safety, older_unknown) {
+            Meaning::Committed(recorded) => {
+                entry.standing = Standing::Committed(recorded.clone());
+                self.verify_siblings(&slot, &recorded);
+                Ok(recorded)
+            }
+            Meaning::Rejected { recorded, then } => {
+                entry.standing = Standing::Rejected(recorded.clone());
+                let reason = format!("a re-send of `{slot}` was refused, and an older one may have happened");
+                match then {
+                    AfterRefusal::HandOver => Ok(recorded),
+                    AfterRefusal::Wait(retry_after) => Err(Stop::Resend { reason, retry_after }),
+                    AfterRefusal::Block => Err(Stop::Blocked { reason }),
+                }
+            }
+            Meaning::Unknown { reason, resend, retry_after } => {
+                if let Standing::Dispatched { absence_known_at } = entry.standing {
+                    entry.standing = Standing::Unknown { absence_known_at };
+                }
+                Err(if resend { Stop::Resend { reason, retry_after } } else { Stop::Blocked { reason } })
+            }
+        };
+        self.journal.0.push(entry);
+        match fault {
+            Some(Fault::CrashAfterAnswer) => Err(Stop::Crashed),
+            _ => answer,
+        }
+    }
+
+    fn verify_siblings(&mut self, slot: &Slot, recorded: &Recorded) {
+        let open = |entry: &&mut Entry| entry.slot == *slot && super::journal::is_open(entry);
+        for sibling in self.journal.0.iter_mut().filter(open) {
+            sibling.standing = Standing::Verified(recorded.clone());
+        }
+    }
+
+    /// A call of a block that is asked what became of an effect; nothing is kept of it.
+    fn look_up(&mut self, slot: &Slot, call: &Call, facts: &Facts) -> Result<Recorded, Stop> {
+        if facts.safety != Safety::ReadOnly {
+            let message = "a block that is asked what became of an effect may look, and change nothing";
+            return Ok(Err(EffectError::Denied(message.into())));
+        }
+        if let Err(message) = judge::allowed(call, self.grants) {
+            return Ok(Err(EffectError::Denied(message)));
+        }
+        if let Call::Storage(StorageEffect { operation: StorageOperation::Get(key), .. }) = call {
+            return Ok(Ok(Given::Stored(self.stored.get(key).cloned())));
+        }
+        let (exchanged, _) = self.script.take(slot, call, facts).map_err(Stop::Unscripted)?;
+        match meaning(keeping(exchanged), Safety::ReadOnly, false) {
+            Meaning::Committed(recorded) | Meaning::Rejected { recorded, .. } => Ok(recorded),
+            Meaning::Unknown { reason, .. } => Err(Stop::Blocked { reason }),
+        }
+    }
+
+    /// What this step has written under a key itself.
+    fn written(&self, key: &str) -> Option<Option<Vec<u8>>> {
+        self.execution.changes.iter().rev().find_map(|(call, _)| match call {
+            Call::Storage(storage) => match &storage.operation {
+                StorageOperation::Put(written, value) if written == key => Some(Some(value.clone())),
+                StorageOperation::Delete(written) if written == key => Some(None),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// The step has succeeded, and with it what it changed.
+    pub(super) fn commit(&mut self) {
+        for (call, entry) in std::mem::take(&mut self.execution.changes) {
+            let Some(entry) = entry else { continue };
+            self.journal.0.push(entry);
+            match call {
+                Call::Emit(EmitEffect { event_type, record, data, .. }) => {
+                    // The block gave JSON.
+                    let data = serde_json::from_str(&data).unwrap_or_default();
+                    self.emitted.push(Emitted { event_type, record, data });
+                }
+                Call::Storage(storage) => match storage.operation {
+                    StorageOperation::Put(key, value) => {
+                        self.stored.insert(key, value);
+                    }
+                    StorageOperation::Delete(key) => {
+                        self.stored.remove(&key);
+                    }
+                    StorageOperation::Get(_) => {}
+                },
+                Call::Http(_) | Call::Mail(_) => {}
+            }
+        }
+        self.journal.0.sort_by_key(|entry| (entry.position, entry.dispatch_number));
+    }
+}
+
+fn is_change(call: &Call) -> bool {
+    matches!(call, Call::Emit(_)) || (matches!(call, Call::Storage(_)) && call.safety() != Safety::ReadOnly)
+}
+
+fn total(call: &Call) -> Duration {
+    let asked = call.timeout_ms().map(|ms| Duration::from_millis(ms.into()));
+    asked.map_or(TIMEOUT, |asked| asked.clamp(TIMEOUT_MIN, TIMEOUT_MAX))
+}
+
+fn keeping(exchanged: Exchanged) -> Exchanged {
+    match exchanged {
+        Exchanged::Answered(answer) => Exchanged::Answered(judge::kept(answer)),
+        other => other,
+    }
+}
+
+/// The world, as the block meets it.
+pub(super) struct Native(pub(super) Rc<RefCell<World>>);
+
+impl Native {
+    fn tell(&self, call: Call) -> Recorded {
+        let told = self.0.borrow_mut().effect(call);
+        // No hook runs, and nothing is printed: the block is dropped as a sandbox is.
+        told.unwrap_or_else(|stop| resume_unwind(Box::new(stop)))
+    }
+}
+
+impl Host for Native {
+    fn perform(&mut self, effect: HttpEffect) -> Result<Answer, EffectError> {
+        match self.tell(Call::Http(effect))? {
+            Given::Http(answer) => Ok(answer),
+            other => wrong(&other),
+        }
+    }
+    fn emit(&mut self, effect: EmitEffect) -> Result<(), EffectError> {
+        self.tell(Call::Emit(effect)).map(drop)
+    }
+    fn storage(&mut self, effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
+        match self.tell(Call::Storage(effect))? {
+            Given::Stored(value) => Ok(value),
+            other => wrong(&other),
+        }
+    }
+    fn mail(&mut self, effect: MailEffect) -> Result<String, EffectError> {
+        match self.tell(Call::Mail(effect))? {
+            Given::Mailed(reply) => Ok(reply),
+            other => wrong(&other),
+        }
+    }
+    fn place(&mut self) -> Place {
+        self.0.borrow().place.clone()
+    }
+    fn started_at_ms(&mut self) -> u64 {
+        let since = self.0.borrow().started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_millis().try_into().unwrap_or(u64::MAX)
+    }
+    fn random(&mut self, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        self.0.borrow_mut().execution.random.fill_bytes(&mut bytes);
+        bytes
+    }
+    fn log(&mut self, level: Level, message: &str) {
+        self.0.borrow_mut().execution.logs.push((level, message.to_owned()));
+    }
+}
+
+/// The script answered in the words of another protocol.
+fn wrong<T>(given: &Given) -> T {
+    resume_unwind(Box::new(Stop::Unscripted(format!("the scripted answer is of another kind: {given:?}"))))
+}
