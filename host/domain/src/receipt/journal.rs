@@ -150,15 +150,16 @@ impl Journal {
             return Decision::Dispatch { dispatch_number: 0, lost: vec![], resend: false };
         };
         let next = newest.dispatch_number + 1;
-        let answered = in_slot
-            .iter()
-            .rev()
-            .find(|receipt| matches!(receipt.standing, Standing::Committed(_) | Standing::Verified(_)));
+        // A read may be answered anew in each attempt: there, what was heard last counts.
+        let answered = in_slot.iter().rev().find(|receipt| {
+            receipt.request.safety != Safety::ReadOnly
+                && matches!(receipt.standing, Standing::Committed(_) | Standing::Verified(_))
+        });
         let deciding = answered.unwrap_or(newest);
         let anew = || Decision::Dispatch { dispatch_number: next, lost: vec![], resend: false };
         match &deciding.standing {
             Standing::Committed(recorded) | Standing::Verified(recorded) => {
-                if call.safety == Safety::ReadOnly && self.is_forgotten(deciding, asker) {
+                if deciding.request.safety == Safety::ReadOnly && self.is_forgotten(deciding, asker) {
                     anew()
                 } else {
                     Decision::HandOver(recorded.clone())

@@ -240,3 +240,26 @@ fn a_call_that_differs_from_what_may_have_happened_diverges() {
         }
     }
 }
+
+#[test]
+fn a_read_that_was_made_anew_is_answered_as_it_was_heard_last() {
+    let (read, act) = (Safety::ReadOnly, Safety::AtMostOnce);
+    let heard = |standing| {
+        vec![
+            receipt("look", 0, 0, 1, read, Standing::Committed(answer())),
+            receipt("look", 0, 1, 2, read, standing),
+            // What followed from the second look must not be contradicted by the first.
+            receipt("act", 1, 0, 2, act, Standing::Committed(answer())),
+        ]
+    };
+    for attempt in [2, 3] {
+        assert_eq!(
+            decide(heard(Standing::Rejected(refusal())), "look", read, attempt, false),
+            "hand over the refusal"
+        );
+        assert_eq!(
+            decide(heard(Standing::Committed(answer())), "look", read, attempt, false),
+            "hand over the answer"
+        );
+    }
+}
