@@ -14,7 +14,10 @@ use crate::output::{Column, Output};
 use crate::progress::Progress;
 
 mod build;
+mod inspect;
+mod local;
 mod new;
+mod test;
 
 use self::new::Template;
 
@@ -41,6 +44,10 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
+    /// Play a block's scenarios with the built component, within the bounds of a host, without one.
+    Test(test::Args),
+    /// Check a component as an upload does, and say what it is and within which bounds it would run.
+    Inspect(inspect::Args),
     /// Upload a block: a crate, which is built first, or a component.
     Push {
         /// The crate's directory, or the component's file.
@@ -115,13 +122,15 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             };
             let dir = new::new(&parent, &name, template)?;
             output.show(&json!({ "name": name, "dir": dir }), || dir.display().to_string())?;
-            anstream::eprintln!("next: counterfoil block push {}", dir.display());
+            anstream::eprintln!("next: counterfoil block test {}", dir.display());
         }
         Command::Build { dir, out } => {
             let built = build(&dir, out.as_deref())?;
             let record = json!({ "name": built.name, "path": built.path, "bytes_len": built.bytes_len });
             output.show(&record, || built.path.display().to_string())?;
         }
+        Command::Test(args) => return test::run(args, global, output).await,
+        Command::Inspect(args) => return inspect::run(args, output).await,
         Command::Push { path, name, manifest } => {
             push(&Api::new(global)?, &path, name, manifest.as_deref(), output).await?;
         }
@@ -133,6 +142,29 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         }
     }
     Ok(Exit::Ok)
+}
+
+/// A component on this machine.
+struct Component {
+    /// The crate's, or the file's.
+    name: Option<String>,
+    bytes: Vec<u8>,
+}
+
+/// Reads a component: a file, or a crate's, which is built first; with the manifest that is to go with it.
+fn component(path: &Path, manifest: Option<&Path>) -> anyhow::Result<Component> {
+    let (name, path) = if path.is_dir() {
+        let built = build(path, None)?;
+        (Some(built.name), built.path)
+    } else {
+        (path.file_stem().map(|stem| stem.to_string_lossy().into_owned()), path.to_owned())
+    };
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut bytes = read(&path)?;
+    if let Some(manifest) = manifest {
+        bytes = with_manifest(&bytes, &read(manifest)?);
+    }
+    Ok(Component { name, bytes })
 }
 
 fn build(dir: &Path, out: Option<&Path>) -> anyhow::Result<build::Built> {
@@ -148,18 +180,8 @@ async fn push(
     manifest: Option<&Path>,
     output: Output,
 ) -> anyhow::Result<()> {
-    let (name, path) = if path.is_dir() {
-        let built = build(path, None)?;
-        (name.unwrap_or(built.name), built.path)
-    } else {
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        (name.or(stem).context("give the block a name with --name")?, path.to_owned())
-    };
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    let mut bytes = read(&path)?;
-    if let Some(manifest) = manifest {
-        bytes = with_manifest(&bytes, &read(manifest)?);
-    }
+    let Component { name: own_name, bytes } = component(path, manifest)?;
+    let name = name.or(own_name).context("give the block a name with --name")?;
     let size = indicatif::HumanBytes(bytes.len() as u64);
     let progress = Progress::new(format!("uploading {name} ({size}); the host checks and compiles it"));
     let answer = api.post(&["blocks", &name], Body::new("application/wasm", bytes)).await;

@@ -15,6 +15,7 @@ mod database;
 mod dev;
 mod doctor;
 mod event;
+mod excerpt;
 mod exit;
 mod faults;
 mod input;

@@ -58,6 +58,36 @@ pub struct HttpResponse {
     pub truncated: bool,
 }
 
+/// Header fields of an answer that are kept: what a block may act on, and nothing that is a credential.
+const KEPT_HEADERS: [&str; 10] = [
+    "content-type",
+    "content-language",
+    "etag",
+    "last-modified",
+    "link",
+    "location",
+    "retry-after",
+    "x-request-id",
+    "request-id",
+    "content-encoding",
+];
+
+impl HttpResponse {
+    /// The answer without the header fields that are not kept. `declared` is the field in which the receiver names its own
+    /// receipt.
+    #[must_use]
+    pub fn kept(mut self, declared: Option<&str>) -> Self {
+        self.headers.retain(|(name, value)| {
+            let name = name.to_ascii_lowercase();
+            let wanted = KEPT_HEADERS.contains(&name.as_str())
+                || name.contains("ratelimit")
+                || declared.is_some_and(|declared| name.eq_ignore_ascii_case(declared));
+            wanted && !value.contains('\0')
+        });
+        self
+    }
+}
+
 /// What leaves the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod outbound;
 pub mod ports;
 pub mod receipt;
+pub mod rehearsal;
 pub mod step;
 pub mod timeline;
 pub mod workflow;

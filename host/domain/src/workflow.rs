@@ -13,7 +13,7 @@ pub mod plan;
 mod problem;
 mod render;
 mod scalars;
-mod source;
+pub(crate) mod source;
 
 pub use self::advance::advance;
 pub use self::compile::{Authored, Version};

@@ -167,6 +167,14 @@ impl Guest {
     }
 }
 
+/// A component from its text, for what is no block.
+///
+/// # Panics
+/// If the text is not well formed.
+pub fn component(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("\\{byte:02x}"))
 }

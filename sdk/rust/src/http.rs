@@ -172,6 +172,13 @@ impl Answer {
         Self { headers, ..Self::new(status, value.to_string()) }
     }
 
+    /// The same with one more header field.
+    #[must_use]
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
     /// The status code.
     pub fn status(&self) -> u16 {
         self.status

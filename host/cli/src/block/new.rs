@@ -15,16 +15,33 @@ pub(crate) enum Template {
     EnrichLead,
 }
 
+/// An example's files.
+struct Example {
+    /// The function's name.
+    name: &'static str,
+    source: &'static str,
+    /// A scenario, and its file's name.
+    scenario: (&'static str, &'static str),
+}
+
+macro_rules! example {
+    ($name:literal, $dir:literal, $scenario:literal) => {
+        Example {
+            name: $name,
+            source: include_str!(concat!("../../../../guest-examples/", $dir, "/src/lib.rs")),
+            scenario: (
+                concat!("scenarios/", $scenario),
+                include_str!(concat!("../../../../guest-examples/", $dir, "/scenarios/", $scenario)),
+            ),
+        }
+    };
+}
+
 impl Template {
-    /// The example's name, and its one file.
-    const fn example(self) -> (&'static str, &'static str) {
+    const fn example(self) -> Example {
         match self {
-            Self::ChargeCard => {
-                ("charge_card", include_str!("../../../../guest-examples/charge-card/src/lib.rs"))
-            }
-            Self::EnrichLead => {
-                ("enrich_lead", include_str!("../../../../guest-examples/enrich-lead/src/lib.rs"))
-            }
+            Self::ChargeCard => example!("charge_card", "charge-card", "lost-answer.yaml"),
+            Self::EnrichLead => example!("enrich_lead", "enrich-lead", "looked-up.yaml"),
         }
     }
 }
@@ -103,12 +120,15 @@ pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Resu
         fs::canonicalize(parent).with_context(|| format!("there is no directory {}", parent.display()))?;
     let dir = parent.join(name);
     fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    fs::create_dir(dir.join("src"))?;
-    let (example, source) = template.example();
+    for part in ["src", "scenarios"] {
+        fs::create_dir(dir.join(part))?;
+    }
+    let Example { name: example, source, scenario: (scenario_path, scenario) } = template.example();
     let function = name.replace('-', "_");
     for (path, content) in [
         ("Cargo.toml", manifest(name, &sdk(&dir, Path::new(BUILT_FROM)))),
         ("src/lib.rs", source.replace(example, &function)),
+        (scenario_path, scenario.to_owned()),
         (".gitignore", "/target\n".to_owned()),
     ] {
         let path = dir.join(path);
@@ -204,6 +224,9 @@ mod tests {
             assert_eq!(dir, fs::canonicalize(parent.path())?.join(name));
             let source = fs::read_to_string(dir.join("src/lib.rs"))?;
             assert!(source.contains(function) && source.contains(url), "{source}");
+            let tested = format!("Step::<{}>::new(", name.replace('-', "_"));
+            assert!(source.contains(&tested), "it has a test of its own: {source}");
+            assert_eq!(fs::read_dir(dir.join("scenarios"))?.count(), 1);
             let manifest = fs::read_to_string(dir.join("Cargo.toml"))?;
             assert!(manifest.starts_with(&format!("[package]\nname = \"{name}\"\n")), "{manifest}");
             let checkout = fs::canonicalize(BUILT_FROM)?;

@@ -1,15 +1,14 @@
 //! Checks a definition, and shows each problem where it stands in the text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
-use anstyle::AnsiColor;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::workflow::{Authored, Problem, Version};
 use serde_json::json;
 
 use crate::api::ProblemPart;
+use crate::excerpt::{excerpt, from_one};
 use crate::exit::{Exit, Failure};
 use crate::input;
 use crate::output::Output;
@@ -87,34 +86,8 @@ impl<'a> From<&'a ProblemPart> for Shown<'a> {
     }
 }
 
-fn from_one(position: u64) -> usize {
-    usize::try_from(position).unwrap_or(1).max(1)
-}
-
 impl Shown<'_> {
-    /// The problem, the line, and a caret under the column.
     fn text(&self, file: &Path, source: &str) -> String {
-        /// A longer line would hide its own caret.
-        const LINE_CHARS_MAX: usize = 160;
-        let Self { message, line, column } = self;
-        let mut text = format!("{}:{line}:{column}: {message}\n", file.display());
-        let Some(written) =
-            source.lines().nth(line - 1).filter(|written| written.chars().count() <= LINE_CHARS_MAX)
-        else {
-            return text;
-        };
-        // What stands before the caret keeps its tabs, so that both lines are equally long.
-        let before: String =
-            written.chars().take(column - 1).map(|sign| if sign == '\t' { sign } else { ' ' }).collect();
-        let (dim, red) = (AnsiColor::BrightBlack.on_default(), AnsiColor::Red.on_default());
-        let gutter = line.to_string();
-        // Writing to a text cannot fail.
-        let _ = write!(
-            text,
-            "{dim}{gutter} |{dim:#} {written}\n{dim}{:width$} |{dim:#} {before}{red}^{red:#}\n",
-            "",
-            width = gutter.len(),
-        );
-        text
+        excerpt(file, source, (self.line, self.column), self.message)
     }
 }

@@ -1,5 +1,7 @@
 //! The real program, from its command line to its exit code.
 
+mod agreement;
+mod block_test;
 mod browser;
 mod configuration;
 mod crash_walk;

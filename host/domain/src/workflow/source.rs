@@ -22,15 +22,15 @@ const ALIAS_EVENTS_MAX: usize = 10_000;
 
 /// A text that was read.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     text: String,
-    pub(super) value: Value,
+    pub(crate) value: Value,
     tree: Spanned<Tree>,
 }
 
 impl Source {
     /// Reads a text.
-    pub(super) fn read(text: &str) -> Result<Self, Problem> {
+    pub(crate) fn read(text: &str) -> Result<Self, Problem> {
         if text.len() > DEFINITION_BYTES_MAX {
             let message =
                 format!("a definition has at most {DEFINITION_BYTES_MAX} bytes, this one {}", text.len());
@@ -63,12 +63,12 @@ impl Source {
     }
 
     /// Line and column of the value at `pointer`, or of the nearest value around it.
-    pub(super) fn value_position(&self, pointer: &str) -> (u64, u64) {
+    pub(crate) fn value_position(&self, pointer: &str) -> (u64, u64) {
         position(self.place(pointer).value)
     }
 
     /// Line and column of the key at `pointer`, or of the nearest value around it.
-    pub(super) fn key_position(&self, pointer: &str) -> (u64, u64) {
+    pub(crate) fn key_position(&self, pointer: &str) -> (u64, u64) {
         let place = self.place(pointer);
         position(place.key.unwrap_or(place.value))
     }

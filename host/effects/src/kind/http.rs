@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use counterfoil_domain::connection::Abilities;
-use counterfoil_domain::effect::{HttpRequest, HttpResponse, Safety};
+use counterfoil_domain::effect::{HttpRequest, Safety};
 use counterfoil_domain::limits::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
 use counterfoil_domain::outbound::{Destination, Reach, Refusal, judge_headers, judge_method};
 use counterfoil_domain::receipt::RequestFacts;
@@ -169,41 +169,13 @@ fn exchanged(exchange: client::Exchange, abilities: &Abilities, secrets: &Opened
             Exchanged::NotSent { denied, message: message.into() }
         }
         client::Exchange::Answered(response) => {
-            let mut headers = kept(response.headers, abilities.receipt_id_header.as_deref());
-            for (_, value) in &mut headers {
+            let mut response = response.kept(abilities.receipt_id_header.as_deref());
+            for (_, value) in &mut response.headers {
                 *value = secrets.without(std::mem::take(value));
             }
-            let mut body = response.body;
-            secrets.hide(&mut body, response.truncated);
-            Exchanged::Answered(HttpResponse { headers, body, ..response })
+            secrets.hide(&mut response.body, response.truncated);
+            Exchanged::Answered(response)
         }
         client::Exchange::Lost(lost) => Exchanged::Lost { reason: lost.to_string() },
     }
-}
-
-/// Header fields that a receipt keeps: what a block may act on, and nothing that is a credential.
-const KEPT_HEADERS: [&str; 10] = [
-    "content-type",
-    "content-language",
-    "etag",
-    "last-modified",
-    "link",
-    "location",
-    "retry-after",
-    "x-request-id",
-    "request-id",
-    "content-encoding",
-];
-
-fn kept(headers: Vec<(String, String)>, declared: Option<&str>) -> Vec<(String, String)> {
-    headers
-        .into_iter()
-        .filter(|(name, value)| {
-            let name = name.to_ascii_lowercase();
-            let wanted = KEPT_HEADERS.contains(&name.as_str())
-                || name.contains("ratelimit")
-                || declared.is_some_and(|declared| name.eq_ignore_ascii_case(declared));
-            wanted && !value.contains('\0')
-        })
-        .collect()
 }

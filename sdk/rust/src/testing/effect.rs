@@ -123,7 +123,7 @@ impl Call {
     /// The key that the block gave, in a field or in the header of an unaware client.
     pub(super) fn own_key(&self) -> Option<&str> {
         let Self::Http(http) = self else { return None };
-        let in_header = http.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
+        let in_header = http.headers.iter().rfind(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
         http.idempotency_key.as_deref().or(in_header.map(|(_, value)| value.as_str()))
     }
 

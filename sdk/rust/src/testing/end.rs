@@ -72,7 +72,7 @@ impl End {
         matches!(self, Self::Blocked { .. })
     }
 
-    pub(super) fn of(failure: Failure) -> Self {
+    pub(super) fn of(failure: &Failure) -> Self {
         let (code, message) = (failure.code().to_owned(), failure.message().to_owned());
         if failure.is_transient() {
             Self::Waiting { code, message, delay: failure.retry_after().unwrap_or_default() }

@@ -119,13 +119,16 @@ impl Journal {
         };
         let next = newest.dispatch_number + 1;
         let anew = Decision::Dispatch { dispatch_number: next, is_resend: false };
-        let is_answered =
-            |entry: &&&Entry| matches!(entry.standing, Standing::Committed(_) | Standing::Verified(_));
+        // A read may be answered anew in each attempt: there, what was heard last counts.
+        let is_answered = |entry: &&&Entry| {
+            entry.facts.safety != Safety::ReadOnly
+                && matches!(entry.standing, Standing::Committed(_) | Standing::Verified(_))
+        };
         let deciding = in_slot.iter().rev().find(is_answered).unwrap_or(newest);
         let any_open = in_slot.iter().any(|entry| is_open(entry));
         match &deciding.standing {
             Standing::Committed(recorded) | Standing::Verified(recorded) => {
-                if facts.safety == Safety::ReadOnly && self.is_forgotten(deciding, asker) {
+                if deciding.facts.safety == Safety::ReadOnly && self.is_forgotten(deciding, asker) {
                     anew
                 } else {
                     Decision::HandOver(recorded.clone())

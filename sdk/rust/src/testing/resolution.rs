@@ -96,16 +96,10 @@ pub(super) fn resolve(
         return Err(Unresolvable::NoEvidence);
     }
     let is_mail = journal.0[index].facts.kind == "mail";
-    let standing = match answer {
-        Some(answer) => {
-            let recorded = judge(answer, is_mail)?;
-            if state == State::Verified {
-                Standing::Verified(recorded)
-            } else {
-                Standing::Committed(recorded)
-            }
-        }
-        None => {
+    let standing = match (state, answer) {
+        (State::Verified, Some(answer)) => Standing::Verified(judge(answer, is_mail)?),
+        (_, Some(answer)) => Standing::Committed(judge(answer, is_mail)?),
+        (_, None) => {
             too_early(&journal.0[index], now)?;
             if state == State::Compensated { Standing::Compensated } else { Standing::Abandoned }
         }
@@ -137,7 +131,7 @@ pub(super) fn resolve(
 fn too_early(entry: &Entry, now: Duration) -> Result<(), Unresolvable> {
     match entry.standing {
         Standing::Unknown { absence_known_at } if now < absence_known_at => {
-            Err(Unresolvable::TooEarly(absence_known_at - now))
+            Err(Unresolvable::TooEarly(absence_known_at.saturating_sub(now)))
         }
         Standing::Dispatched { .. } => Err(Unresolvable::UnderWay),
         _ => Ok(()),

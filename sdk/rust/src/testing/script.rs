@@ -90,12 +90,12 @@ impl From<(u16, Value)> for Reply {
     }
 }
 
-/// Where the process dies, or the answer is lost.
+/// What goes wrong at an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    CrashBeforeAnswer,
-    CrashAfterAnswer,
-    DropAnswer,
+    CrashBefore,
+    CrashAfter,
+    Lose,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -152,7 +152,7 @@ impl Script {
         self.sent.push(sent(slot, call, facts));
         let fault = self.faults.remove(&nth);
         match fault {
-            Some(Fault::DropAnswer) => Ok((Reply::lost().0, None)),
+            Some(Fault::Lose) => Ok((Reply::lost().0, None)),
             fault => Ok((exchanged, fault)),
         }
     }
@@ -169,7 +169,7 @@ impl Script {
         let narrowest = matching.iter().map(|index| narrow(&self.rules[*index].calls)).min();
         let mut candidates =
             matching.into_iter().filter(|index| Some(narrow(&self.rules[*index].calls)) == narrowest);
-        let last = candidates.clone().last();
+        let last = candidates.clone().next_back();
         let chosen = candidates.find(|index| !self.rules[*index].is_used).or(last);
         match chosen {
             Some(index) => {

@@ -45,12 +45,14 @@ fn acts(step: &Step<act>) -> (Vec<(State, u64)>, usize) {
     (receipts.map(|receipt| (receipt.state, receipt.dispatch_number)).collect(), sent)
 }
 
+/// Safety, what goes wrong, the output if there is one, and each receipt and how many calls there are then.
+type Case<'a> = (&'a str, fn(&mut Step<act>) -> &mut Step<act>, Option<&'a Value>, &'a [(State, u64)], usize);
+
 #[test]
 fn a_fault_costs_what_the_safety_of_its_effect_allows() {
     use State::{Committed, Rejected, Unknown, Verified};
     let done = json!({ "id": 7 });
-    type Arm = fn(&mut Step<act>) -> &mut Step<act>;
-    let cases: [(&str, Arm, Option<&Value>, &[(State, u64)], usize); 9] = [
+    let cases: [Case<'_>; 9] = [
         ("at-most-once", |step| step.crash_before_answer(2), None, &[(Unknown, 0)], 1),
         ("at-most-once", |step| step.crash_after_answer(2), Some(&done), &[(Committed, 0)], 1),
         ("at-most-once", |step| step.drop_answer(2), None, &[(Unknown, 0)], 1),
@@ -343,7 +345,8 @@ fn a_block_finds_out_by_itself() {
     let place = json!([[0x76, 0xb8, 0xe0, 0xad], 1_767_225_600, "letters"]);
     let output = |reply: &str| json!([reply, place[0], place[1], place[2]]);
     for (status, after, expected) in [
-        (250, 0, Some(output("250 taken"))),
+        // An answer of HTTP is none of a mail server.
+        (200, 60, None),
         (404, 60, Some(output("250 ok"))),
         (404, 0, None),
         (500, 60, None),

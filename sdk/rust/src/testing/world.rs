@@ -141,15 +141,12 @@ impl World {
     }
 
     fn slot(&mut self, call: &Call) -> Slot {
-        match call.label() {
-            Some(label) => {
-                self.execution.labels.insert(label.to_owned());
-                Slot::Label(label.to_owned())
-            }
-            None => {
-                self.execution.ordinals += 1;
-                Slot::Ordinal(self.execution.ordinals - 1)
-            }
+        if let Some(label) = call.label() {
+            self.execution.labels.insert(label.to_owned());
+            Slot::Label(label.to_owned())
+        } else {
+            self.execution.ordinals += 1;
+            Slot::Ordinal(self.execution.ordinals - 1)
         }
     }
 
@@ -204,7 +201,7 @@ impl World {
         }
         if let Call::Storage(StorageEffect { operation: StorageOperation::Get(key), .. }) = call {
             if let Some(written) = self.written(key) {
-                return Ok(Ok(Given::Stored(written)));
+                return Ok(Ok(written));
             }
             // A step that is run again for comparison must not see what it has changed since.
             let recorded = match &self.rerun {
@@ -227,7 +224,7 @@ impl World {
         }
         let (exchanged, fault) = self.script.take(&slot, call, &entry.facts).map_err(Stop::Unscripted)?;
         let is_read = safety == Safety::ReadOnly;
-        if fault == Some(Fault::CrashBeforeAnswer) {
+        if fault == Some(Fault::CrashBefore) {
             // A read leaves nothing until it is answered.
             if !is_read {
                 self.journal.0.push(entry);
@@ -259,7 +256,7 @@ impl World {
         };
         self.journal.0.push(entry);
         match fault {
-            Some(Fault::CrashAfterAnswer) => Err(Stop::Crashed),
+            Some(Fault::CrashAfter) => Err(Stop::Crashed),
             _ => answer,
         }
     }
@@ -291,11 +288,13 @@ impl World {
     }
 
     /// What this step has written under a key itself.
-    fn written(&self, key: &str) -> Option<Option<Vec<u8>>> {
+    fn written(&self, key: &str) -> Option<Given> {
         self.execution.changes.iter().rev().find_map(|(call, _)| match call {
             Call::Storage(storage) => match &storage.operation {
-                StorageOperation::Put(written, value) if written == key => Some(Some(value.clone())),
-                StorageOperation::Delete(written) if written == key => Some(None),
+                StorageOperation::Put(written, value) if written == key => {
+                    Some(Given::Stored(Some(value.clone())))
+                }
+                StorageOperation::Delete(written) if written == key => Some(Given::Stored(None)),
                 _ => None,
             },
             _ => None,

@@ -1,0 +1,40 @@
+//! A sandbox of this process, with the bounds of a host and no host around it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::ports::{EffectPort, Refused};
+use counterfoil_sandbox::{Allocation, Budget, Guests, Program, Sandbox, SandboxConfig};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure};
+
+/// Compiled components of one author's blocks.
+const CACHE_BYTES_MAX: u64 = 1 << 30;
+
+/// The bounds that a host's operator sets and who runs one block after another in a sandbox by itself.
+pub(super) fn sandbox(cache_dir: PathBuf, effects: Arc<dyn EffectPort>) -> anyhow::Result<Sandbox> {
+    let config = SandboxConfig {
+        cache_dir,
+        cache_bytes_max: CACHE_BYTES_MAX,
+        allocation: Allocation::OnDemand,
+        slots: 1,
+        limits: StepLimits::DEFAULT,
+        // It is the author's own block, and there is nothing here to keep from it.
+        guests: Guests::Here,
+        program: Program::this()?,
+        compile_budget: Budget::DEFAULT,
+    };
+    Ok(Sandbox::new(config, effects)?)
+}
+
+/// The refusal of an upload, in the words of the API.
+pub(super) fn refusal(refused: &Refused) -> (Value, Failure) {
+    let Refused { code, message, details } = refused;
+    let failure =
+        Failure::new(Exit::Refused, format!("a host would refuse the component ({code}): {message}"))
+            .details(details.iter().cloned())
+            .details([format!("advice: docs/advice/{code}.md")]);
+    (json!({ "accepted": false, "code": code, "message": message, "details": details }), failure)
+}
