@@ -128,6 +128,7 @@ async fn one_step(work: &Work, guard: &Guard) -> anyhow::Result<Duration> {
         },
         logs: None,
         inline: vec![],
+        containers: counterfoil_store::container::Containers::default(),
         open: vec![],
         keep: None,
         end: Some(RunEnd { state: RunEndState::Succeeded, output: Some(json!(null)), error: None }),

@@ -8,8 +8,8 @@ use url::Url;
 use crate::exit::Exit;
 use crate::output::{Format, Output};
 use crate::{
-    block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret, serve,
-    tenant, workflow,
+    approval, block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret,
+    serve, tenant, workflow,
 };
 
 /// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
@@ -88,6 +88,9 @@ enum Command {
     /// See effects and their receipts, and settle what is unknown.
     #[command(subcommand)]
     Effect(receipt::Command),
+    /// See what runs ask people, and decide.
+    #[command(subcommand)]
+    Approval(approval::Command),
     /// Send events.
     #[command(subcommand)]
     Event(event::Command),
@@ -121,6 +124,7 @@ impl Cli {
             Command::Workflow(command) => workflow::run(command, &global, output).await,
             Command::Run(command) => run::run(command, &global, output).await,
             Command::Effect(command) => receipt::run(command, &global, output).await,
+            Command::Approval(command) => approval::run(command, &global, output).await,
             Command::Event(command) => event::run(command, &global, output).await,
             Command::Connection(command) => connection::run(command, &global, output).await,
             Command::Key(command) => key::run(command, &global, output).await,

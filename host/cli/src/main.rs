@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod api;
+mod approval;
 mod args;
 mod block;
 mod completion;

@@ -67,6 +67,19 @@ pub(crate) enum Command {
         /// Its id, `run_…`.
         id: String,
     },
+    /// Send a signal to a run. It is kept until a `listen` of the run takes it.
+    Signal {
+        /// The run's id, `run_…`.
+        id: String,
+        /// The signal's name.
+        name: String,
+        /// What it says, as JSON.
+        #[arg(long, value_name = "JSON|@FILE|-")]
+        data: Option<Text>,
+        /// The same key sends one signal, however often this is called.
+        #[arg(long)]
+        idempotency_key: Option<String>,
+    },
     /// Go on with the blocked steps of a run none of whose effects is unknown any more.
     Resume {
         /// Its id, `run_…`.
@@ -109,6 +122,12 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         Command::Watch { id, timeout } => return watch::watch(&api, &id, timeout, output).await,
         Command::Cancel { id } => {
             output.record(&api.post(&["runs", &id, "cancel"], Body::empty()).await?, COLUMNS)?;
+        }
+        Command::Signal { id, name, data, idempotency_key } => {
+            let data = data.map_or(Ok(Value::Null), |data| data.json())?;
+            let body = Body::json(&json!({ "data": data })).idempotency_key(idempotency_key);
+            let answer = api.post(&["runs", &id, "signals", &name], body).await?;
+            output.show(&answer, || format!("`{name}` is kept for {id}"))?;
         }
         Command::Resume { id } => {
             let answer = api.post(&["runs", &id, "resume"], Body::empty()).await?;

@@ -81,6 +81,12 @@ codes! {
     ExpressionFailed = "expression_failed",
     /// An expression would cost more than it may.
     ExpressionTooCostly = "expression_too_costly",
+    /// What a step waited for did not come in time.
+    TimedOut = "timed_out",
+    /// The run that a step had started failed, or was cancelled.
+    ChildFailed = "child_failed",
+    /// Runs would start runs deeper than they may.
+    WorkflowTooDeep = "workflow_too_deep",
     /// The workflow stopped the run with a failure.
     Stopped = "stopped",
     /// The effect was answered, and what was answered is a failure for an `http` node.
@@ -129,6 +135,12 @@ codes! {
     Forbidden = "forbidden",
     /// Nothing by that name or id for this tenant.
     NotFound = "not_found",
+    /// The question is not asked any more.
+    AlreadyDecided = "already_decided",
+    /// The run has ended.
+    RunEnded = "run_ended",
+    /// More waits for the run already than it may keep.
+    SignalLimit = "signal_limit",
     /// What exists is in the way.
     Conflict = "conflict",
     /// The body is larger than it may be.

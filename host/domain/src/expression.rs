@@ -109,6 +109,11 @@ impl Expression {
         }
     }
 
+    /// Whether it reads this variable.
+    pub fn reads(&self, root: Root) -> bool {
+        self.needs.contains_key(&root)
+    }
+
     /// Evaluates it.
     ///
     /// # Errors

@@ -106,6 +106,8 @@ ids! {
     StepId = "stp";
     /// An effect, and the receipt that records it.
     EffectId = "eff";
+    /// A question to a person: that of a step, whose id it shares.
+    ApprovalId = "apr";
     /// One execution of a step: never reused, never a host's name. Its holder owns the step.
     LeaseId = "lea";
     /// One process that runs steps.
@@ -183,6 +185,15 @@ pub fn step_id(run: RunId, node: &str, iteration: &[u32]) -> StepId {
     hash.part(node.as_bytes());
     hash.iteration(iteration);
     StepId(hash.uuid())
+}
+
+/// The lineage of the run that a step starts follows from the step's place, so that a replay's child replays the first one.
+pub fn child_lineage(place: &Place) -> LineageId {
+    let mut hash = Parts::new(b"counterfoil-child-v1\0");
+    hash.part(place.lineage.0.as_bytes());
+    hash.part(place.node.as_bytes());
+    hash.iteration(&place.iteration);
+    LineageId(hash.uuid())
 }
 
 /// Length-prefixed parts hashed to a name: no two different lists of parts give the same bytes.

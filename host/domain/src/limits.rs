@@ -73,6 +73,9 @@ pub const BACKTRACE_FRAMES_MAX: usize = 20;
 /// Lease losses of one step in a row before it is failed: one poisonous block must not take hosts down for ever.
 pub const HOST_LOSSES_MAX: u32 = 5;
 
+/// Runs that start each other, one below the other: deeper than this is a loop.
+pub const CHILD_DEPTH_MAX: u32 = 8;
+
 /// Whether a text can be an index key that people search for: an event's type, a record.
 pub fn is_key_text(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)

@@ -6,17 +6,21 @@
 
 pub mod advance;
 mod compile;
+mod cycle;
 mod decode;
 pub mod definition;
 mod duration;
+pub mod form;
 pub mod plan;
 mod problem;
 mod render;
 mod scalars;
 pub(crate) mod source;
+pub mod time;
 
 pub use self::advance::advance;
 pub use self::compile::{Authored, Version};
+pub use self::cycle::Links;
 pub use self::definition::schema;
 pub use self::duration::{Duration, InvalidDuration};
 pub use self::plan::Plan;
@@ -34,6 +38,10 @@ pub const STEPS_DEPTH_MAX: usize = 16;
 pub const RULES_MAX: usize = 32;
 /// Branches of one switch: their conditions are evaluated in one go.
 pub const BRANCHES_MAX: usize = 64;
+/// Items of one `map`: more of them want a run each.
+pub const MAP_ITEMS_MAX: usize = 1_000;
+/// Items of one `map` that are worked on at once: a run is one of many.
+pub const MAP_CONCURRENCY_MAX: u32 = 100;
 /// Names of workflows, steps, blocks, connections and invariants: they are parts of keys, paths and URLs.
 pub const NAME_LEN_MAX: usize = 64;
 /// Problems that are listed: more of them do not help the author.

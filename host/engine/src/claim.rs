@@ -82,7 +82,8 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
     inner.held.wait_with(fewest(&shares(inner, &due.tenants)).filter(|_| is_full));
     let mut runs = runs(inner, &claimed).await;
     for (step, lost) in claimed.into_iter().zip(held) {
-        let (inner, run) = (Arc::clone(inner), runs.remove(&step.run));
+        let key = (step.run, step.place.iteration.clone());
+        let (inner, run) = (Arc::clone(inner), runs.remove(&key));
         tokio::spawn(async move { execute::run(&inner, step, run, lost).await });
     }
     // What is due and not claimable here (a block that only other hosts can run) must not spin this loop.
@@ -90,11 +91,12 @@ async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Re
 }
 
 /// What is to be known of the runs of these steps, read at once. What is not here, the execution reads by itself.
-async fn runs(inner: &Inner, claimed: &[Claimed]) -> HashMap<RunId, RunContext> {
+async fn runs(inner: &Inner, claimed: &[Claimed]) -> HashMap<(RunId, Vec<u32>), RunContext> {
     if claimed.is_empty() {
         return HashMap::new();
     }
-    let wanted: Vec<_> = claimed.iter().map(|step| (step.fence.tenant, step.run)).collect();
+    let wanted: Vec<_> =
+        claimed.iter().map(|step| (step.fence.tenant, step.run, step.place.iteration.clone())).collect();
     inner.store.run_contexts(&wanted).await.unwrap_or_else(|error| {
         tracing::warn!(
             error = &error as &dyn std::error::Error,

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::expression::Scope;
-use counterfoil_domain::id::{Digest, RunId, TenantId, WorkflowVersionId};
-use counterfoil_domain::workflow::advance::about_run;
+use counterfoil_domain::id::{Digest, Place, RunId, TenantId, WorkflowVersionId, step_id};
+use counterfoil_domain::workflow::advance::{Outputs, about_run};
 use counterfoil_domain::workflow::plan::Plan;
 use counterfoil_store::run::RunContext;
+use counterfoil_store::step::Claimed;
 use counterfoil_store::{Store, StoreError};
 use serde_json::Value;
 
@@ -27,6 +28,8 @@ pub(crate) struct RunState {
     pub(crate) plan: Arc<Plan>,
     pub(crate) context: RunContext,
     about: Value,
+    /// The item of the innermost map around the step at hand, and the iteration that it is of.
+    item: Option<(Vec<u32>, Value)>,
 }
 
 /// Something that should be in the database is not, or cannot be read.
@@ -46,23 +49,36 @@ impl Plans {
     }
 
     /// A run and the plan that it is pinned to; reads what is not known of them.
-    pub(crate) async fn run(
-        &self,
-        tenant: TenantId,
-        run: RunId,
-        known: Option<RunContext>,
-    ) -> Result<RunState, LoadError> {
+    pub(crate) async fn run(&self, step: &Claimed, known: Option<RunContext>) -> Result<RunState, LoadError> {
         let context = match known {
             Some(context) => context,
-            None => self
-                .store
-                .run_context(tenant, run)
-                .await?
-                .ok_or(LoadError::Missing { what: "the row", run })?,
+            None => self.run_context(step).await?,
         };
-        let plan = self.plan(tenant, context.version, run).await?;
+        let plan = self.plan(step.fence.tenant, context.version, step.run).await?;
         let about = about_run(context.lineage);
-        Ok(RunState { plan, context, about })
+        Ok(RunState { plan, context, about, item: None })
+    }
+
+    /// What the iteration of a step sees of its run now.
+    pub(crate) async fn run_context(&self, step: &Claimed) -> Result<RunContext, LoadError> {
+        let (run, iteration) = (step.run, step.place.iteration.clone());
+        let mut read = self.store.run_contexts(&[(step.fence.tenant, run, iteration.clone())]).await?;
+        read.remove(&(run, iteration)).ok_or(LoadError::Missing { what: "the row", run })
+    }
+
+    /// Has the item at hand that a step of a map is for.
+    pub(crate) async fn item(&self, step: &Claimed, state: &mut RunState) -> Result<(), LoadError> {
+        let iteration = &step.place.iteration;
+        let Some((index, around)) = iteration.split_last() else { return Ok(()) };
+        if state.item.as_ref().is_some_and(|(known, _)| known == iteration) {
+            return Ok(());
+        }
+        let missing = LoadError::Missing { what: "the map", run: step.run };
+        let Some(map) = state.plan.map_around(&step.place.node) else { return Err(missing) };
+        let map = step_id(step.run, map, around);
+        let item = self.store.item(step.fence.tenant, map, *index).await?.ok_or(missing)?;
+        state.item = Some((iteration.clone(), item));
+        Ok(())
     }
 
     /// The plan of a workflow version; `run` is who asks, for the error.
@@ -105,11 +121,25 @@ impl Plans {
 }
 
 impl RunState {
-    /// What expressions of this run see.
-    pub(crate) fn scope(&self) -> Scope<'_> {
+    /// What expressions of a step see.
+    pub(crate) fn scope<'a>(&'a self, place: &Place) -> Scope<'a> {
+        self.scope_with(place, None)
+    }
+
+    /// What they see behind a step that has just come to this.
+    pub(crate) fn scope_behind<'a>(&'a self, place: &'a Place, output: &'a Value) -> Scope<'a> {
+        self.scope_with(place, Some((&place.node, &place.iteration, output)))
+    }
+
+    fn scope_with<'a>(&'a self, place: &Place, own: Option<(&'a str, &'a [u32], &'a Value)>) -> Scope<'a> {
         let mut scope = Scope::new(&self.context.event, &self.context.input, &self.about);
-        for (node, _, output, _) in &self.context.outputs {
-            scope.add_step(node, output);
+        let outputs = self.context.outputs.iter();
+        let mut outputs: Outputs<'a> =
+            outputs.map(|(node, at, output, _)| (node.as_str(), at.as_slice(), output)).collect();
+        outputs.extend(own);
+        self.plan.show(&mut scope, &outputs, &place.node, &place.iteration);
+        if let (Some((_, item)), Some(index)) = (&self.item, place.iteration.last()) {
+            scope.set_item(*index, item.clone());
         }
         scope
     }

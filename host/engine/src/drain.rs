@@ -69,7 +69,12 @@ async fn batch(inner: &Inner, after: &mut Option<TenantId>) -> Result<usize, Sto
             admitted
         }
     }));
-    let published = held_until(inner, &events, hold, admitted).await.concat();
+    let handed = inner.store.hand_to_runs(&events);
+    let (published, handed) =
+        held_until(inner, &events, hold, async { tokio::join!(admitted, handed) }).await;
+    // What could not be handed to those who wait for it stays held, and is tried again when the hold has run out.
+    handed?;
+    let published = published.concat();
     if !published.is_empty() {
         inner.store.publish_events(hold, &published).await?;
     }

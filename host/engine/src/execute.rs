@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{LoadError, RunState};
-use crate::{Inner, http_node, settle};
+use crate::{Inner, child, container, emit_node, http_node, listen, settle};
 
 /// Pause before a step whose run could not be read is offered again.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    fn of(conclusion: Conclusion) -> Self {
+    pub(crate) fn of(conclusion: Conclusion) -> Self {
         Self { conclusion, finished: Finished::default(), logs: None }
     }
 }
@@ -65,7 +65,7 @@ async fn one(
     state: &mut Option<RunState>,
 ) -> Option<Claimed> {
     if state.is_none() {
-        match inner.plans.run(step.fence.tenant, step.run, known).await {
+        match inner.plans.run(step, known).await {
             Ok(loaded) => *state = Some(loaded),
             Err(error) => {
                 hand_back(inner, step, &error).await;
@@ -74,13 +74,46 @@ async fn one(
         }
     }
     let state = state.as_mut()?;
-    match execute(inner, step, state, lost).await {
+    let done = match inner.plans.item(step, state).await {
+        Err(error) => Err(error),
+        Ok(()) if step.losses <= HOST_LOSSES_MAX => match waits(inner, step, state).await {
+            Ok(Some(next)) => return next,
+            Ok(None) => execute(inner, step, state, lost).await,
+            Err(error) => Err(error),
+        },
+        Ok(()) => execute(inner, step, state, lost).await,
+    };
+    match done {
         Ok(done) => settle::apply(inner, step, state, done).await,
         Err(error) => {
             hand_back(inner, step, &error).await;
             None
         }
     }
+}
+
+/// Executes a step that waits for others, or inside which others are. None if it is none of these; else the step that this host
+/// goes on with.
+async fn waits(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &mut RunState,
+) -> Result<Option<Option<Claimed>>, LoadError> {
+    let plan = Arc::clone(&state.plan);
+    let Some(node) = plan.node(&step.place.node) else { return Ok(None) };
+    Ok(Some(match &node.kind {
+        kind if kind.is_container() => container::execute(inner, step, state).await?,
+        NodeKind::Listen { listen, on_timeout } => {
+            listen::listen(inner, step, state, (listen, on_timeout.is_some())).await?
+        }
+        NodeKind::Approval { approval, on_timeout } => {
+            listen::approval(inner, step, state, (approval, on_timeout.is_some())).await?
+        }
+        NodeKind::Workflow { workflow, wait, .. } => {
+            child::execute(inner, step, state, (workflow, *wait)).await?
+        }
+        _ => return Ok(None),
+    }))
 }
 
 async fn hand_back(inner: &Inner, step: &Claimed, error: &LoadError) {
@@ -109,13 +142,14 @@ async fn execute(
         return Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, &message))));
     };
     match &node.kind {
-        NodeKind::Delay { .. } => {
+        NodeKind::Delay { .. } | NodeKind::Until { .. } => {
             // A delay is claimed when it is due: to have it is to have served it.
             Ok(Done::of(Conclusion::Succeed(Value::Null)))
         }
         NodeKind::Block { digest, .. } => block(inner, step, state, *digest, lost).await,
         NodeKind::Http { .. } => Ok(http_node::execute(inner, step, state, lost).await),
-        NodeKind::Set { .. } | NodeKind::Switch { .. } | NodeKind::Stop { .. } => {
+        NodeKind::Emit { .. } => Ok(emit_node::execute(inner, step, state).await),
+        _ => {
             let message = "a node that is evaluated inline was claimed";
             Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, message))))
         }
@@ -162,7 +196,7 @@ async fn block(
 fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError> {
     let input = state
         .plan
-        .render_input(&step.place.node, &state.scope())
+        .render_input(&step.place.node, &state.scope(&step.place))
         .map_err(|error| StepError::new(error.code(), &error.to_string()))?;
     let text = input.to_string();
     if text.len() as u64 > PAYLOAD_BYTES_MAX {

@@ -26,7 +26,7 @@ pub(crate) async fn execute(
     state: &RunState,
     lost: &CancellationToken,
 ) -> Done {
-    let rendered = match state.plan.render_http(&step.place.node, &state.scope()) {
+    let rendered = match state.plan.render_http(&step.place.node, &state.scope(&step.place)) {
         Ok(rendered) => rendered,
         Err(error) => {
             let error = StepError::new(error.code(), &error.to_string());

@@ -3,12 +3,16 @@
 //! They share nothing in memory that the database does not also know: any host may die at any line.
 
 mod admit;
+mod child;
 mod claim;
+mod container;
 mod context;
 mod drain;
+mod emit_node;
 mod execute;
 mod held;
 mod http_node;
+mod listen;
 mod prepare;
 mod settle;
 mod verify;
@@ -93,10 +97,11 @@ impl Engine {
         });
         let renewing = CancellationToken::new();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
-        let ((), (), (), asking) = tokio::join!(
+        let ((), (), (), (), asking) = tokio::join!(
             claim::run(Arc::clone(inner), stop.clone()),
             drain::run(Arc::clone(inner), stop.clone()),
             prepare::run(Arc::clone(inner), stop.clone()),
+            child::cancel(Arc::clone(inner), stop.clone()),
             verify::run(Arc::clone(inner), stop.clone())
         );
         let ended = async { tokio::join!(inner.held.empty(), verify::end(asking)) };

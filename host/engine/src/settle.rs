@@ -8,11 +8,13 @@ use counterfoil_domain::step::{Conclusion, StepError};
 use counterfoil_domain::workflow::advance::{Event, advance};
 use counterfoil_effects::Finished;
 use counterfoil_store::StoreError;
+use counterfoil_store::container::{Closes, Containers};
 use counterfoil_store::settle::{
     BlockVerdict, Blocking, HandBack, OwnEffect, OwnWrite, RetryLater, RetryVerdict, SettleVerdict,
     SettledState, SettledStep, Settlement,
 };
 use counterfoil_store::step::Claimed;
+use counterfoil_store::waiting::WaitEnd;
 use serde_json::Value;
 
 use crate::Inner;
@@ -33,13 +35,15 @@ pub(crate) async fn apply(
 ) -> Option<Claimed> {
     let Done { conclusion, finished, logs } = done;
     let Finished { writes, own, lose, .. } = finished;
+    let is_container = state.plan.node(&step.place.node).is_some_and(|node| node.kind.is_container());
+    let closes = is_container.then_some(Closes::Cancelling);
     match conclusion {
         Conclusion::Succeed(output) => {
-            let settled = Ending { output: Ok(output), writes, own, logs };
+            let settled = Ending { output: Ok(output), writes, own, logs, closes, waited: None };
             settle(inner, step, state, settled).await
         }
         Conclusion::Fail(error) => {
-            let settled = Ending { output: Err(error), writes, own: vec![], logs };
+            let settled = Ending { output: Err(error), writes, own: vec![], logs, closes, waited: None };
             settle(inner, step, state, settled).await
         }
         Conclusion::Retry { delay_ms, error } => {
@@ -93,16 +97,51 @@ pub(crate) async fn apply(
     }
 }
 
-struct Ending {
-    output: Result<Value, StepError>,
-    writes: Vec<OwnWrite>,
+/// How an execution ends that settles its step.
+pub(crate) struct Ending {
+    pub(crate) output: Result<Value, StepError>,
+    pub(crate) writes: Vec<OwnWrite>,
     /// Only a step that succeeds changes anything of our own.
-    own: Vec<OwnEffect>,
-    logs: Option<Value>,
+    pub(crate) own: Vec<OwnEffect>,
+    pub(crate) logs: Option<Value>,
+    /// The step is a container.
+    pub(crate) closes: Option<Closes>,
+    /// It waited for something from outside.
+    pub(crate) waited: Option<WaitEnd>,
 }
 
-async fn settle(inner: &Arc<Inner>, step: &Claimed, state: &mut RunState, ending: Ending) -> Option<Claimed> {
+impl Ending {
+    pub(crate) fn of(output: Result<Value, StepError>) -> Self {
+        Self { output, writes: vec![], own: vec![], logs: None, closes: None, waited: None }
+    }
+
+    pub(crate) fn waited(output: Result<Value, StepError>, end: WaitEnd) -> Self {
+        Self { waited: Some(end), ..Self::of(output) }
+    }
+
+    pub(crate) fn closing(output: Result<Value, StepError>, closes: Closes) -> Self {
+        Self { closes: Some(closes), ..Self::of(output) }
+    }
+}
+
+/// Settles the step, and returns the one that this host goes on with.
+pub(crate) async fn settle(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &mut RunState,
+    ending: Ending,
+) -> Option<Claimed> {
     let settlement = settlement(inner, step, state, ending);
+    settle_as(inner, step, state, settlement).await
+}
+
+/// Settles the step in a way that is told already.
+pub(crate) async fn settle_as(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &mut RunState,
+    settlement: Settlement,
+) -> Option<Claimed> {
     match with_tries(|| inner.store.settle(&settlement)).await {
         Ok(SettleVerdict::Settled { next }) => {
             remember(state, &settlement);
@@ -142,7 +181,9 @@ async fn refused(
 ) -> Option<Claimed> {
     tracing::error!(step = %step.fence.step, error = error as &dyn std::error::Error, "the end of a step cannot be stored");
     let failure = StepError::new(Code::OutputInvalid, "what the step ended with cannot be stored");
-    let ending = Ending { output: Err(failure), writes: settlement.writes, own: vec![], logs: None };
+    let Containers { closes, waited, .. } = settlement.containers;
+    let ending =
+        Ending { output: Err(failure), writes: settlement.writes, own: vec![], logs: None, closes, waited };
     let failed = self::settlement(inner, step, state, ending);
     match with_tries(|| inner.store.settle(&failed)).await {
         Ok(_) => None,
@@ -153,14 +194,18 @@ async fn refused(
     }
 }
 
-fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -> Settlement {
-    let Ending { output, writes, own, logs } = ending;
+pub(crate) fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -> Settlement {
+    let Ending { output, writes, own, logs, closes, waited } = ending;
     let (node, iteration) = (step.place.node.as_str(), step.place.iteration.as_slice());
     let happened = match &output {
         Ok(output) => Event::Succeeded { node, iteration, output },
         Err(error) => Event::Failed { node, iteration, error },
     };
-    let next = advance(&state.plan, &state.scope(), happened);
+    let scope = match &output {
+        Ok(output) => state.scope_behind(&step.place, output),
+        Err(_) => state.scope(&step.place),
+    };
+    let next = advance(&state.plan, &scope, happened);
     let (settled_state, output, error) = match output {
         Ok(output) => (SettledState::Succeeded, Some(output), None),
         Err(error) => (SettledState::Failed, None, Some(error.to_json())),
@@ -182,6 +227,13 @@ fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending: Ending) -
         },
         logs,
         inline: next.settled.into_iter().map(|settled| SettledStep::inline(step.run, settled)).collect(),
+        containers: Containers {
+            join: next.join,
+            undone: next.undone,
+            closes,
+            waited,
+            is_child: state.context.depth > 0,
+        },
         open: next.open.into_iter().map(Into::into).collect(),
         keep: (!inner.stopping.is_cancelled() && !inner.held.has_its_share(step.fence.tenant))
             .then_some((inner.config.host, inner.config.lease)),
@@ -248,7 +300,7 @@ async fn unwritten(inner: &Inner, step: &Claimed, writes: Vec<OwnWrite>, error: 
 
 /// Tries a transaction again when its failure may pass. Each is fenced, so that one whose COMMIT came through unseen is
 /// not done twice.
-async fn with_tries<T, F>(transaction: impl Fn() -> F) -> Result<T, StoreError>
+pub(crate) async fn with_tries<T, F>(transaction: impl Fn() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,
 {

@@ -2,6 +2,7 @@
 
 mod together;
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 
 pub(crate) use self::together::{Together, flush_admissions};
 
+use crate::container::insert_containers;
 use crate::error::Row;
 use crate::run::Trigger;
 use crate::settle::{Inline, NewStep, OpenArrays, RunEnd, SettledStep, check_depth, insert_inline};
@@ -135,6 +137,7 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
         return undo(tx, None).await;
     }
     insert_inline(&mut tx, &admission.inline_steps().collect::<Vec<_>>()).await?;
+    insert_containers(&mut tx, admission.tenant, admission.run, &admission.open).await?;
     tx.commit().await?;
     Ok(Some(Admitted::Started(admission.run)))
 }
@@ -169,7 +172,7 @@ struct Before {
 /// Looks at what there is. A statement of its own, after the record's lock, so that it sees what was committed under it.
 async fn before(tx: &mut Tx, admission: &Admission) -> Result<Before, StoreError> {
     let event = match admission.trigger {
-        Trigger::Api => None,
+        Trigger::Api | Trigger::Run { .. } => None,
         Trigger::Event { event, .. } => Some(event),
     };
     let found = sqlx::query!(
@@ -258,10 +261,11 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
              RETURNING run_id
          ), opened AS (
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-             SELECT run.tenant_id, s.id, run.id, run.id, s.node, s.iteration::int[], s.wait, s.block, now() + s.delay
+             SELECT run.tenant_id, s.id, run.id, run.id, s.node, s.iteration::int[], s.wait, s.block,
+                 CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END
              FROM run CROSS JOIN UNNEST(
-                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[]
-             ) AS s (id, node, iteration, wait, delay, block)
+                 $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[], $22::timestamptz[]
+             ) AS s (id, node, iteration, wait, delay, block, until)
          )
          SELECT (SELECT count(*) FROM run) = 1
             AND (SELECT count(*) FROM open_run) = ($12 IS NULL)::int
@@ -287,6 +291,7 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
         &open.waits,
         &open.delays,
         &open.blocks as &[Option<Vec<u8>>],
+        &open.untils as &[Option<DateTime<Utc>>],
     )
     .fetch_one(&mut **tx)
     .await?;

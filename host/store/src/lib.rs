@@ -23,6 +23,7 @@ pub mod audit;
 pub mod block;
 pub mod cluster;
 pub mod connection;
+pub mod container;
 mod error;
 pub mod event;
 mod gather;
@@ -41,6 +42,7 @@ pub mod timeline;
 mod transaction;
 mod value;
 pub mod verification;
+pub mod waiting;
 pub mod wake;
 pub mod workflow;
 

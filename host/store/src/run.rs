@@ -9,7 +9,7 @@ use counterfoil_domain::id::{EventId, LineageId, RunId, WorkflowId, WorkflowVers
 use serde_json::Value;
 use uuid::Uuid;
 
-pub(crate) use self::end::{STEP_CANCELLED, cancel_open_steps};
+pub(crate) use self::end::{STEP_CANCELLED, Within, cancel_open_steps};
 pub use self::list::RunFilter;
 
 use crate::value::text_enum;
@@ -46,6 +46,11 @@ pub enum Trigger {
         /// By which of the workflow's bindings to its type.
         ordinal: u32,
     },
+    /// A step of another run.
+    Run {
+        /// That run.
+        parent: RunId,
+    },
 }
 
 impl Trigger {
@@ -54,13 +59,14 @@ impl Trigger {
         match self {
             Self::Api => "api",
             Self::Event { .. } => "event",
+            Self::Run { .. } => "run",
         }
     }
 
     /// The event that it is, and by which binding.
     pub(crate) fn columns(self) -> (Option<Uuid>, Option<i32>) {
         match self {
-            Self::Api => (None, None),
+            Self::Api | Self::Run { .. } => (None, None),
             Self::Event { event, ordinal } => (Some(event.0), Some(ordinal.cast_signed())),
         }
     }
@@ -83,7 +89,10 @@ pub struct RunContext {
     pub input: Value,
     /// When it was admitted.
     pub admitted_at: DateTime<Utc>,
-    /// What its steps came to that succeeded: node, iteration path, output, branch chosen.
+    /// Runs above it: it was started by a step of another if there are any.
+    pub depth: u32,
+    /// What its steps came to that succeeded, as far as the iteration at hand sees them: node, iteration path, output,
+    /// branch chosen.
     pub outputs: Vec<(String, Vec<u32>, Value, Option<String>)>,
 }
 

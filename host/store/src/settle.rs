@@ -17,9 +17,11 @@ mod together;
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{Digest, HostId, LineageId, RunId, StepId};
 use counterfoil_domain::limits::is_too_deep;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
+use counterfoil_domain::workflow::advance::Container;
 use serde_json::Value;
 
 pub(crate) use self::answer::{Written, write};
@@ -29,6 +31,7 @@ pub use self::own::{Change, OwnEffect};
 pub(crate) use self::together::{Together, flush_settlements};
 
 use crate::StoreError;
+use crate::container::Containers;
 use crate::step::{Claimed, Fence, Wait};
 use crate::value::text_enum;
 
@@ -89,18 +92,22 @@ pub struct SettledStep {
 }
 
 /// A step that a run has from now on. Its id follows from its run and place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NewStep {
     /// Its node.
     pub node: String,
     /// Its iteration path.
     pub iteration: Vec<u32>,
-    /// What it waits for: nothing, or a delay.
+    /// What it waits for: nothing, a delay, or what is inside it.
     pub wait: Wait,
     /// Time until it is due.
     pub delay: Duration,
+    /// When it is due instead.
+    pub until: Option<DateTime<Utc>>,
     /// The block that it runs, if it runs one.
     pub block: Option<Digest>,
+    /// What it holds, if it is a container.
+    pub container: Option<Container>,
 }
 
 /// The end of a run.
@@ -133,6 +140,8 @@ pub struct Settlement {
     pub logs: Option<Value>,
     /// Steps that settle with it and were never open: evaluated on the way, or on a branch not taken.
     pub inline: Vec<SettledStep>,
+    /// What it means for the containers around it, or for itself if it is one.
+    pub containers: Containers,
     /// Steps that follow; none if the run ends.
     pub open: Vec<NewStep>,
     /// The first step that follows and is ready is leased to this host at once, for this long.

@@ -22,6 +22,8 @@ pub struct NewVersion {
     pub source: String,
     /// The compiled plan.
     pub plan: Value,
+    /// Types of the events that its steps wait for.
+    pub listened: Vec<String>,
 }
 
 /// What came of a save.

@@ -2,6 +2,7 @@
 
 pub mod bombs;
 pub mod browser;
+pub mod corpus;
 pub mod guest;
 pub mod host;
 pub mod http;

@@ -89,7 +89,9 @@ impl Work {
             iteration: vec![],
             wait: Wait::Ready,
             delay: Duration::ZERO,
+            until: None,
             block: None,
+            container: None,
         };
         let admission = Admission {
             tenant: self.tenant,

@@ -7,6 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::state::App;
 
+pub(crate) mod approvals;
 pub(crate) mod blocks;
 pub(crate) mod connections;
 pub(crate) mod effects;
@@ -25,6 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(events::routes())
         .merge(runs::routes())
         .merge(effects::routes())
+        .merge(approvals::routes())
         .merge(connections::routes())
         .merge(keys::routes())
         .merge(operations::routes())

@@ -13,6 +13,7 @@ use crate::session::Visitor;
 use crate::state::App;
 
 pub(crate) mod advice;
+mod approvals;
 mod attention;
 mod blocks;
 mod drawing;
@@ -74,6 +75,8 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/effects", get(effects::list))
         .route("/effects/{id}", get(effects::page))
         .route("/effects/{id}/resolve", post(effects::resolve))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}", get(approvals::page).post(approvals::decide))
         .route("/workflows", get(workflows::list))
         .route("/workflows/{name}", get(workflows::page))
         .route("/blocks", get(blocks::list))

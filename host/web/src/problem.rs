@@ -110,6 +110,12 @@ impl Problem {
         &self.detail
     }
 
+    /// In words, with what is wrong with each field.
+    pub(crate) fn told(&self) -> String {
+        let fields = self.errors.iter().map(|error| format!("{} ({})", error.detail, error.pointer));
+        std::iter::once(self.detail.clone()).chain(fields).collect::<Vec<_>>().join("; ")
+    }
+
     pub(crate) const fn status(&self) -> StatusCode {
         status(self.code)
     }
@@ -170,6 +176,9 @@ const fn status(code: Code) -> StatusCode {
         Code::Forbidden => StatusCode::FORBIDDEN,
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Conflict
+        | Code::AlreadyDecided
+        | Code::RunEnded
+        | Code::SignalLimit
         | Code::IdempotencyKeyBusy
         | Code::NotUnknown
         | Code::TooEarly

@@ -59,7 +59,11 @@ fn failure<'a>(file: &Path, text: &str, problems: impl ExactSizeIterator<Item = 
 fn compile(text: &str) -> Result<Version, Vec<Problem>> {
     let authored = Authored::read(text).map_err(|problem| vec![problem])?;
     let blocks: BTreeMap<_, _> = authored.blocks().into_iter().map(|name| (name, Digest([0; 32]))).collect();
-    authored.compile(&blocks)
+    let version = authored.compile(&blocks)?;
+    match authored.cycle(&version, &BTreeMap::new()) {
+        Some(problem) => Err(vec![problem]),
+        None => Ok(version),
+    }
 }
 
 fn count(problems: usize) -> String {

@@ -20,11 +20,18 @@ pub enum Root {
     Steps,
     /// What the run may know of itself.
     Run,
+    /// The item of the innermost `map` around the step.
+    Item,
+    /// Its position in the list, from 0.
+    Index,
+    /// What came to a run, which a `listen` is asked about.
+    Signal,
 }
 
 impl Root {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Event, Self::Input, Self::Steps, Self::Run];
+    pub const ALL: &'static [Self] =
+        &[Self::Event, Self::Input, Self::Steps, Self::Run, Self::Item, Self::Index, Self::Signal];
 
     /// Its name in an expression.
     pub const fn name(self) -> &'static str {
@@ -33,6 +40,9 @@ impl Root {
             Self::Input => "input",
             Self::Steps => "steps",
             Self::Run => "run",
+            Self::Item => "item",
+            Self::Index => "index",
+            Self::Signal => "signal",
         }
     }
 
@@ -50,6 +60,9 @@ pub struct Scope<'a> {
     event: &'a Value,
     input: &'a Value,
     run: &'a Value,
+    item: Cow<'a, Value>,
+    index: Value,
+    signal: Value,
     /// Outputs by step name.
     steps: Outputs<'a>,
 }
@@ -58,14 +71,22 @@ type Outputs<'a> = BTreeMap<&'a str, Cow<'a, Value>>;
 
 impl Default for Scope<'_> {
     fn default() -> Self {
-        Self { event: &Value::Null, input: &Value::Null, run: &Value::Null, steps: Outputs::new() }
+        Self::new(&Value::Null, &Value::Null, &Value::Null)
     }
 }
 
 impl<'a> Scope<'a> {
     /// A scope in which no step has ended. Of `run` only what is the same in every re-run and replay may be told.
     pub fn new(event: &'a Value, input: &'a Value, run: &'a Value) -> Self {
-        Self { event, input, run, steps: Outputs::new() }
+        Self {
+            event,
+            input,
+            run,
+            item: Cow::Borrowed(&Value::Null),
+            index: Value::Null,
+            signal: Value::Null,
+            steps: Outputs::new(),
+        }
     }
 
     /// What a trigger sees.
@@ -83,11 +104,29 @@ impl<'a> Scope<'a> {
         self.steps.insert(name(node), Cow::Owned(output));
     }
 
+    /// Adds the steps that `other` has.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.steps.extend(other.steps);
+    }
+
+    /// Sets the item that a `map` has come to.
+    pub fn set_item(&mut self, index: u32, item: Value) {
+        (self.index, self.item) = (Value::from(index), Cow::Owned(item));
+    }
+
+    /// Sets what a `listen` is asked about.
+    pub(crate) fn set_signal(&mut self, signal: Value) {
+        self.signal = signal;
+    }
+
     pub(super) fn root(&self, root: Root) -> Node<'_> {
         match root {
             Root::Event => Node::Json(self.event),
             Root::Input => Node::Json(self.input),
             Root::Run => Node::Json(self.run),
+            Root::Item => Node::Json(&self.item),
+            Root::Index => Node::Json(&self.index),
+            Root::Signal => Node::Json(&self.signal),
             Root::Steps => Node::Steps(&self.steps),
         }
     }

@@ -4,13 +4,18 @@
 //! run, which become open, and whether the run ends. It always tells one of them: a run is never left with nothing to do.
 //! It decides on values alone, so that every host decides the same.
 
+mod container;
+mod sight;
+mod walk;
+
 use serde_json::{Value, json};
 
-use super::definition::StopOutcome;
-use super::plan::{NodeKind, Plan, PlanBranch, PlanNode, Then, compiled};
-use super::render::render;
+pub use self::container::{Continuation, Joined, Progress, joined};
+pub use self::sight::Outputs;
+use self::walk::{At, Thread, Walk};
+use super::plan::{NodeKind, Plan, Then};
 use crate::code::Code;
-use crate::expression::{Compiled, RenderError, Scope, Template, text};
+use crate::expression::Scope;
 use crate::id::{Digest, LineageId};
 use crate::step::StepError;
 
@@ -44,10 +49,54 @@ pub enum Event<'a> {
 pub struct Advance {
     /// Steps that settle at once, in order: evaluated on the way, or on a branch that was not taken.
     pub settled: Vec<SettledNode>,
-    /// Steps that become open.
+    /// Steps that become open. A container comes before what is inside it.
     pub open: Vec<OpenStep>,
+    /// A part of an open container is done.
+    pub join: Option<Join>,
+    /// What has been undone.
+    pub undone: Vec<Undone>,
     /// The run ends.
     pub end: Option<RunEnd>,
+}
+
+/// A part of an open container that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Join {
+    /// Path of the container's node.
+    pub node: String,
+    /// Indices of the map iterations around the container.
+    pub iteration: Vec<u32>,
+    /// What it came to.
+    pub part: Part,
+}
+
+/// What a part of a container came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Which: a branch of a `parallel`, an item of a `map`; of a `try`, 0 is what it does and 1 what undoes it.
+    pub index: u32,
+    /// The output of its last step, or the error of the one that failed.
+    pub result: Result<Value, PartError>,
+    /// Whether it brings the container nearer to its success.
+    pub counts: bool,
+}
+
+/// Why a part of a container failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartError {
+    /// Path of the node that failed.
+    pub node: String,
+    /// Why.
+    pub error: StepError,
+}
+
+/// Steps whose effects have been undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undone {
+    /// Paths of their nodes.
+    pub nodes: Vec<String>,
+    /// Indices of the map iterations around all of them.
+    pub iteration: Vec<u32>,
 }
 
 /// A step that settles without ever being open.
@@ -78,7 +127,7 @@ pub enum Outcome {
 }
 
 /// A step that becomes open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct OpenStep {
     /// Path of its node.
     pub node: String,
@@ -88,6 +137,43 @@ pub struct OpenStep {
     pub wait: Wait,
     /// The block version that it runs, if it runs one.
     pub block: Option<Digest>,
+    /// What it holds, if it is a container.
+    pub container: Option<Container>,
+}
+
+/// What a container holds when it becomes open.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Container {
+    /// Parts that have yet to succeed until it goes on.
+    pub awaits: i32,
+    /// Parts that may yet fail; below none, the container fails.
+    pub tolerates: i32,
+    /// Parts that may begin beside those that run, if any have yet to begin.
+    pub room: i32,
+    /// Its parts, in order.
+    pub parts: Vec<PartStart>,
+}
+
+/// A part of a container that becomes open.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartStart {
+    /// Which.
+    pub index: u32,
+    /// The item, of a `map`.
+    pub item: Option<Value>,
+    /// How far it is.
+    pub standing: PartStanding,
+}
+
+/// How far a part of a container is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PartStanding {
+    /// It has yet to begin.
+    Waiting,
+    /// It has steps open.
+    Running,
+    /// It is done.
+    Done(Result<Value, PartError>),
 }
 
 /// When an open step may be claimed.
@@ -100,6 +186,13 @@ pub enum Wait {
         /// For how long, in milliseconds.
         ms: u64,
     },
+    /// When the moment has come. To be claimed is to have waited.
+    Until {
+        /// The moment, in milliseconds since 1970.
+        at_ms: i64,
+    },
+    /// When enough of what is inside it is done.
+    Child,
 }
 
 /// How a run ends.
@@ -124,173 +217,44 @@ pub fn about_run(lineage: LineageId) -> Value {
     json!({ "lineage": lineage })
 }
 
-/// Tells what follows from `event`. `scope` has the outputs of the steps that succeeded before it.
+/// Tells what follows from `event`. `scope` is what the step that it is about sees, without its own output.
 ///
 /// The success of a switch is taken as recorded: its output names the branch, and no condition is asked again.
 pub fn advance<'a>(plan: &'a Plan, scope: &Scope<'a>, event: Event<'a>) -> Advance {
-    let mut walk = Walk { plan, scope: scope.clone(), iteration: vec![], settled: vec![] };
-    match event {
+    let mut walk = Walk::new(plan);
+    let (path, iteration) = match event {
         Event::Started => {
             let first = if plan.nodes().is_empty() { Then::End } else { Then::Node(0) };
-            walk.follow(first, Value::Null)
+            let thread = walk.follow(first, Value::Null, &mut At::new(scope, &[]), None);
+            return walk.end(thread, None, &[]);
         }
-        Event::Failed { node, error, .. } => walk.fail(node, error.clone()),
-        Event::Succeeded { node: path, iteration, output } => {
-            walk.iteration = iteration.to_vec();
-            let Some(position) = plan.nodes().iter().position(|node| node.path == path) else {
-                let message = format!("the plan has no node `{path}`");
-                return walk.fail(path, StepError::new(Code::Internal, &message));
-            };
-            walk.scope.add_step(path, output);
-            let node = &plan.nodes()[position];
-            let then = match &node.kind {
-                NodeKind::Switch { branches } => walk.enter(branches, recorded_choice(output), node),
-                _ => node.then,
-            };
-            walk.follow(then, output.clone())
+        Event::Succeeded { node, iteration, .. } | Event::Failed { node, iteration, .. } => (node, iteration),
+    };
+    let Some(position) = plan.position(path) else {
+        let error = StepError::new(Code::Internal, &format!("the plan has no node `{path}`"));
+        return walk.end(Thread::Failed(PartError { node: path.to_owned(), error }), None, &[]);
+    };
+    let home = plan.home(position);
+    let thread = match event {
+        Event::Started => Thread::Open,
+        Event::Failed { error, .. } => {
+            Thread::Failed(PartError { node: path.to_owned(), error: error.clone() })
         }
-    }
-}
-
-struct Walk<'a> {
-    plan: &'a Plan,
-    scope: Scope<'a>,
-    iteration: Vec<u32>,
-    settled: Vec<SettledNode>,
-}
-
-impl<'a> Walk<'a> {
-    /// Follows the plan until something becomes open, or the run ends. Every edge leads forward, so it does.
-    fn follow(mut self, mut then: Then, mut output: Value) -> Advance {
-        loop {
-            let position = match then {
-                Then::Node(position) => position,
-                // A switch waits for one branch, and this was it.
-                Then::Join(container) => {
-                    then = self.plan.nodes()[container].then;
-                    continue;
+        Event::Succeeded { output, .. } => {
+            let mut at = At::new(scope, iteration);
+            at.scope.add_step(path, output);
+            let then = match &plan.nodes()[position].kind {
+                NodeKind::Switch { .. } => walk.enter(recorded_choice(output), position, iteration),
+                NodeKind::Listen { .. } | NodeKind::Approval { .. } => {
+                    let timed_out = output["timed_out"].as_bool().unwrap_or(false);
+                    walk.enter(timed_out.then_some(0), position, iteration)
                 }
-                Then::End => return self.end(RunEnd::Succeeded { output }),
+                _ => walk.leave(position, iteration),
             };
-            let node = &self.plan.nodes()[position];
-            match &node.kind {
-                NodeKind::Block { digest, .. } => return self.open(node, Wait::Ready, Some(*digest)),
-                NodeKind::Http { .. } => return self.open(node, Wait::Ready, None),
-                NodeKind::Delay { ms } => return self.open(node, Wait::Delay { ms: *ms }, None),
-                NodeKind::Set { value } => match render(value, &self.scope) {
-                    Ok(value) => {
-                        output = value;
-                        then = node.then;
-                        self.succeed(node, output.clone(), None);
-                    }
-                    Err(error) => return self.refuse(node, &error),
-                },
-                NodeKind::Switch { branches } => match self.choose(branches) {
-                    Ok(choice) => {
-                        output = json!({ "branch": choice });
-                        self.succeed(node, output.clone(), choice);
-                        then = self.enter(branches, choice, node);
-                    }
-                    Err(error) => return self.refuse(node, &error),
-                },
-                NodeKind::Stop { outcome, message, output } => {
-                    return self.stop(node, *outcome, message.as_ref(), output.as_ref());
-                }
-            }
+            walk.follow(then, output.clone(), &mut at, home.map(|home| home.container))
         }
-    }
-
-    /// The first branch whose condition holds.
-    fn choose(&self, branches: &[PlanBranch]) -> Result<Option<u32>, RenderError> {
-        for (index, branch) in (0..).zip(branches) {
-            let holds = match &branch.when {
-                None => true,
-                Some(when) => compiled(when).and_then(|when| when.holds(&self.scope)).map_err(|error| {
-                    RenderError::Evaluation { pointer: format!("/switch/{index}/when"), error }
-                })?,
-            };
-            if holds {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Skips the branches that were not taken, and leads into the one that was.
-    fn enter(&mut self, branches: &[PlanBranch], choice: Option<u32>, node: &PlanNode) -> Then {
-        let mut then = node.then;
-        for (index, branch) in (0..).zip(branches) {
-            if Some(index) == choice {
-                if !branch.nodes.is_empty() {
-                    then = Then::Node(branch.nodes.start);
-                }
-                continue;
-            }
-            for skipped in &self.plan.nodes()[branch.nodes.clone()] {
-                self.settle(skipped, Outcome::Skipped);
-            }
-        }
-        then
-    }
-
-    fn stop(
-        mut self,
-        node: &'a PlanNode,
-        outcome: StopOutcome,
-        message: Option<&Compiled<Template>>,
-        output: Option<&Compiled<Template>>,
-    ) -> Advance {
-        let rendered = |template: Option<&Compiled<Template>>| {
-            template.map(|template| render(template, &self.scope)).transpose()
-        };
-        let message =
-            rendered(message).and_then(|message| message.map(|message| text(message, "message")).transpose());
-        let (message, output) = match (message, rendered(output)) {
-            (Ok(message), Ok(output)) => (message, output.unwrap_or(Value::Null)),
-            (Err(error), _) | (_, Err(error)) => return self.refuse(node, &error),
-        };
-        self.succeed(node, output.clone(), None);
-        match outcome {
-            StopOutcome::Succeeded => self.end(RunEnd::Succeeded { output }),
-            StopOutcome::Failed => {
-                let message = message.unwrap_or_else(|| "the workflow stopped the run".to_owned());
-                self.fail(&node.path, StepError::new(Code::Stopped, &message))
-            }
-        }
-    }
-
-    fn succeed(&mut self, node: &'a PlanNode, output: Value, choice: Option<u32>) {
-        self.scope.add_computed(&node.path, output.clone());
-        self.settle(node, Outcome::Succeeded { output, choice });
-    }
-
-    fn settle(&mut self, node: &PlanNode, outcome: Outcome) {
-        self.settled.push(SettledNode {
-            node: node.path.clone(),
-            iteration: self.iteration.clone(),
-            outcome,
-        });
-    }
-
-    fn open(self, node: &PlanNode, wait: Wait, block: Option<Digest>) -> Advance {
-        let step = OpenStep { node: node.path.clone(), iteration: self.iteration, wait, block };
-        Advance { settled: self.settled, open: vec![step], end: None }
-    }
-
-    fn end(self, end: RunEnd) -> Advance {
-        Advance { settled: self.settled, open: vec![], end: Some(end) }
-    }
-
-    fn fail(self, node: &str, error: StepError) -> Advance {
-        self.end(RunEnd::Failed { node: node.to_owned(), error })
-    }
-
-    /// An expression of the node failed: so does the node, and the run.
-    fn refuse(mut self, node: &PlanNode, error: &RenderError) -> Advance {
-        let error = StepError::new(error.code(), &error.to_string());
-        self.settle(node, Outcome::Failed(error.clone()));
-        self.fail(&node.path, error)
-    }
+    };
+    walk.end(thread, home, iteration)
 }
 
 fn recorded_choice(output: &Value) -> Option<u32> {

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::decode::{Decoded, decode};
-use super::definition::{Branch, Definition, HttpNode, Node, Retry, Step, Stop, SwitchNode, Trigger};
+mod containers;
+
+use super::definition::{Branch, Definition, Delay, HttpNode, Node, Retry, Step, Stop, SwitchNode, Trigger};
 use super::plan::{NodeKind, Plan, PlanBranch, PlanHttp, PlanNode, PlanTrigger, TRIGGER_ROOTS, Then};
 use super::problem::{Problem, ProblemCode, Problems};
 use super::source::Source;
 use super::{DEFINITION_BYTES_MAX, Duration};
-use crate::expression::{Compiled, Expression, ExpressionError, Pointer, Template, child};
+use crate::expression::{Compiled, Expression, ExpressionError, Pointer, Root, Template, child};
 use crate::id::Digest;
 use crate::step::{Delays, RetryPolicy};
 
@@ -42,6 +44,10 @@ impl Authored {
         Source::read(text).map(|source| Self { source })
     }
 
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
     /// The names of the blocks that it uses, as far as it can be read.
     pub fn blocks(&self) -> BTreeSet<String> {
         let mut problems = Problems::new(&self.source);
@@ -66,35 +72,38 @@ impl Authored {
                 format!("with its aliases expanded, a definition has at most {DEFINITION_BYTES_MAX} bytes");
             problems.at_value("", ProblemCode::Limit, message);
         }
-        let mut compiler =
-            Compiler { blocks, problems, step_names: &step_names, visible: BTreeSet::new(), nodes: vec![] };
+        let mut compiler = Compiler {
+            blocks,
+            problems,
+            step_names: &step_names,
+            visible: BTreeSet::new(),
+            maps: 0,
+            nodes: vec![],
+        };
         let triggers = compiler.triggers(&definition.triggers);
         compiler.list(&definition.steps, "", Then::End);
-        let Compiler { problems, nodes, .. } = compiler;
-
-        let problems = problems.into_list();
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        let Compiler { mut problems, nodes, .. } = compiler;
         let digest = Digest::of(canonical.as_bytes());
         let (workflow, invariants) = (definition.name.clone(), definition.invariants.clone());
-        let plan = Plan { workflow, version: digest, triggers, nodes, invariants };
-        Ok(Version { definition, canonical, digest, plan })
+        let plan = Plan::new(workflow, digest, triggers, nodes, invariants);
+        if let Err(error) = &plan {
+            problems.at_value("", ProblemCode::Schema, error.to_string());
+        }
+        let problems = problems.into_list();
+        match plan {
+            Ok(plan) if problems.is_empty() => Ok(Version { definition, canonical, digest, plan }),
+            _ => Err(problems),
+        }
     }
 }
 
 fn collect_blocks(steps: &[Step], names: &mut BTreeSet<String>) {
     for step in steps {
-        match &step.node {
-            Node::Block(node) => {
-                names.insert(node.block.clone());
-            }
-            Node::Switch(node) => {
-                for Branch::When { steps, .. } | Branch::Else { steps } in &node.switch {
-                    collect_blocks(steps, names);
-                }
-            }
-            Node::Http(_) | Node::Delay(_) | Node::Set(_) | Node::Stop(_) => {}
+        if let Node::Block(node) = &step.node {
+            names.insert(node.block.clone());
+        }
+        for steps in step.node.lists() {
+            collect_blocks(steps, names);
         }
     }
 }
@@ -106,6 +115,8 @@ struct Compiler<'a> {
     step_names: &'a BTreeMap<String, String>,
     /// Steps that may have run before the one at hand.
     visible: BTreeSet<&'a str>,
+    /// Maps around the step at hand.
+    maps: usize,
     nodes: Vec<PlanNode>,
 }
 
@@ -134,36 +145,57 @@ impl<'a> Compiler<'a> {
         for (index, step) in steps.iter().enumerate() {
             let path = if prefix.is_empty() { step.name.clone() } else { format!("{prefix}/{}", step.name) };
             let position = self.nodes.len();
-            let kind = match &step.node {
-                Node::Switch(switch) => {
-                    // Its place comes before those of its branches.
-                    let kind = NodeKind::Switch { branches: vec![] };
-                    self.nodes.push(PlanNode { path: path.clone(), kind, then });
-                    let branches = self.branches(switch, &step.pointer, &path, position);
-                    self.nodes[position].kind = NodeKind::Switch { branches };
-                    None
-                }
-                Node::Block(node) => Some(NodeKind::Block {
-                    digest: self.block(&node.block, &child(&step.pointer, "block")),
-                    block: node.block.clone(),
-                    input: self.template(&node.input, &child(&step.pointer, "input")),
-                    retry: node.retry.as_ref().map(retry_policy),
-                }),
-                Node::Http(node) => Some(self.http(node, &child(&step.pointer, "http"))),
-                Node::Delay(node) => Some(NodeKind::Delay { ms: node.delay.ms }),
-                Node::Set(node) => {
-                    Some(NodeKind::Set { value: self.template(&node.set, &child(&step.pointer, "set")) })
-                }
-                Node::Stop(node) => Some(self.stop(&node.stop, &child(&step.pointer, "stop"))),
-            };
-            if let Some(kind) = kind {
-                self.nodes.push(PlanNode { path, kind, then });
+            match self.leaf(&step.node, &step.pointer) {
+                Some(kind) => self.nodes.push(PlanNode { path, kind, then }),
+                None => self.container(step, &path, then),
             }
             if index + 1 < steps.len() {
                 self.nodes[position].then = Then::Node(self.nodes.len());
             }
             self.visible.insert(&step.name);
         }
+    }
+
+    /// Compiles a node, unless it holds steps.
+    fn leaf(&mut self, node: &Node, pointer: &str) -> Option<NodeKind> {
+        Some(match node {
+            Node::Block(node) => NodeKind::Block {
+                digest: self.block(&node.block, &child(pointer, "block")),
+                block: node.block.clone(),
+                input: self.template(&node.input, &child(pointer, "input")),
+                retry: node.retry.as_ref().map(retry_policy),
+            },
+            Node::Http(node) => self.http(node, &child(pointer, "http")),
+            Node::Delay(node) => match &node.delay {
+                Delay::For(Duration { ms }) => NodeKind::Delay { ms: *ms },
+                Delay::Until(until) => NodeKind::Until {
+                    until: self.text(&until.until, &format!("{pointer}/delay/until")),
+                    zone: until.zone.clone(),
+                },
+            },
+            Node::Emit(node) => NodeKind::Emit {
+                event: node.emit.event.clone(),
+                record: node
+                    .emit
+                    .record
+                    .as_ref()
+                    .map(|record| self.text(record, &format!("{pointer}/emit/record"))),
+                data: self.template(&node.emit.data, &format!("{pointer}/emit/data")),
+            },
+            Node::Workflow(node) => NodeKind::Workflow {
+                workflow: node.workflow.clone(),
+                input: self.template(&node.input, &child(pointer, "input")),
+                wait: node.wait,
+            },
+            Node::Stop(node) => self.stop(&node.stop, &child(pointer, "stop")),
+            Node::Set(node) => NodeKind::Set { value: self.template(&node.set, &child(pointer, "set")) },
+            Node::Switch(_)
+            | Node::Parallel(_)
+            | Node::Map(_)
+            | Node::Try(_)
+            | Node::Listen(_)
+            | Node::Approval(_) => return None,
+        })
     }
 
     fn branches(
@@ -230,6 +262,10 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    fn text(&mut self, text: &str, pointer: &str) -> Compiled<Template> {
+        self.template(&Value::from(text), pointer)
+    }
+
     fn template(&mut self, source: &Value, pointer: &str) -> Compiled<Template> {
         let template = Template::compile_all(source).unwrap_or_else(|errors| {
             for error in errors {
@@ -256,6 +292,13 @@ impl<'a> Compiler<'a> {
         Some(Compiled::from_parts(text.to_owned(), compiled))
     }
 
+    /// The condition of a `listen`.
+    fn condition(&mut self, text: &str, pointer: &str) -> Option<Compiled<Expression>> {
+        let compiled = self.checked(Expression::compile(text), pointer)?;
+        self.check_read(&compiled, 0, &Pointer::At(pointer), &[]);
+        Some(Compiled::from_parts(text.to_owned(), compiled))
+    }
+
     fn event_expression(&mut self, text: &str, pointer: &str) -> Option<Compiled<Expression>> {
         let compiled = self.checked(Expression::compile_for(text, TRIGGER_ROOTS), pointer)?;
         Some(Compiled::from_parts(text.to_owned(), compiled))
@@ -274,6 +317,25 @@ impl<'a> Compiler<'a> {
 
     /// A step can only read what may have run before it.
     fn check_steps_read(&mut self, expression: &Expression, text_offset: usize, pointer: &Pointer<'_>) {
+        self.check_read(expression, text_offset, pointer, &[(Root::Signal, "the `match` of a `listen` has")]);
+    }
+
+    fn check_read(
+        &mut self,
+        expression: &Expression,
+        text_offset: usize,
+        pointer: &Pointer<'_>,
+        missing: &[(Root, &str)],
+    ) {
+        let of_maps = [Root::Item, Root::Index].map(|root| (root, "the steps of a `map` have"));
+        let of_maps = of_maps.iter().filter(|_| self.maps == 0);
+        let missing: Vec<_> =
+            of_maps.chain(missing).filter(|(root, _)| expression.reads(*root)).copied().collect();
+        for (root, who) in missing {
+            let message = format!("there is no `{}` here: only {who} one", root.name());
+            let offset = text_offset + expression.source().find(root.name()).unwrap_or(0);
+            self.problems.in_text(&pointer.to_string(), offset, ProblemCode::ExpressionInvalid, message);
+        }
         for name in expression.steps_read().into_iter().flatten() {
             if self.visible.contains(name) {
                 continue;

@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+mod containers;
+mod nodes;
+mod waits;
+
 use super::definition::{
-    BlockNode, Branch, Definition, DelayNode, GUARDED_KINDS, HttpNode, Invariant, Node, OWN_KINDS, SetNode,
-    Step, StopNode, SwitchNode, Trigger,
+    DedupMode, Definition, GUARDED_KINDS, Invariant, Node, OWN_KINDS, SetNode, Step, Trigger,
 };
-use super::definition::{DedupMode, Retry};
 use super::problem::{ProblemCode, Problems};
 use super::scalars;
-use super::{BRANCHES_MAX, EXPRESSIONS_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
+use super::{EXPRESSIONS_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
 use crate::expression::child;
 
-/// Time for one HTTP call: a step's whole execution may take no longer.
-const TIMEOUT_MS_MAX: u64 = 120_000;
-/// Tries of one step: beyond that, a person should look.
-const ATTEMPTS_MAX: u32 = 20;
 /// Type of an event: it is an index key.
 const EVENT_TYPE_LEN_MAX: usize = 128;
+
 /// A definition, as far as it could be read.
 #[derive(Debug)]
 pub(super) struct Decoded {
@@ -82,16 +81,7 @@ impl Decoder<'_, '_> {
                 triggers.push(Trigger::default());
                 continue;
             };
-            let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-' | '_');
-            if trigger.event.is_empty()
-                || trigger.event.len() > EVENT_TYPE_LEN_MAX
-                || !trigger.event.chars().all(is_sign)
-            {
-                let message = format!(
-                    "the type of an event is letters, digits, `.`, `-` and `_`, at most {EVENT_TYPE_LEN_MAX} of them"
-                );
-                self.problems.at_value(&child(&pointer, "event"), ProblemCode::NameInvalid, message);
-            }
+            self.check_event_type(&trigger.event, &child(&pointer, "event"));
             if trigger.record.is_none() && trigger.dedup != DedupMode::EveryTime {
                 let message = format!(
                     "`dedup: {}` needs `record`; without one, say `dedup: every_time`",
@@ -205,109 +195,6 @@ impl Decoder<'_, '_> {
         }
     }
 
-    fn node(&mut self, value: &Value, pointer: &str, depth: usize) -> Option<Node> {
-        let nothing = Map::new();
-        let fields = value.as_object().unwrap_or(&nothing);
-        let kind = Node::KINDS.into_iter().find(|kind| fields.contains_key(*kind));
-        match kind {
-            Some("block") => self.block(value, pointer).map(Node::Block),
-            Some("http") => self.http(value, pointer).map(Node::Http),
-            Some("delay") => self.leaf::<DelayNode>(value, pointer).map(Node::Delay),
-            Some("switch") => self.switch(fields, pointer, depth).map(Node::Switch),
-            Some("set") => self.leaf::<SetNode>(value, pointer).map(Node::Set),
-            Some(_) => self.leaf::<StopNode>(value, pointer).map(Node::Stop),
-            None => {
-                self.no_node(fields, pointer);
-                None
-            }
-        }
-    }
-
-    fn no_node(&mut self, fields: &Map<String, Value>, pointer: &str) {
-        if let Some(kind) = Node::KINDS_NOT_OFFERED.into_iter().find(|kind| fields.contains_key(*kind)) {
-            let message = format!("this host does not offer `{kind}` yet");
-            self.problems.at_key(&child(pointer, kind), ProblemCode::NodeNotOffered, message);
-        } else {
-            let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
-            self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
-        }
-    }
-
-    fn block(&mut self, value: &Value, pointer: &str) -> Option<BlockNode> {
-        let node = self.leaf::<BlockNode>(value, pointer)?;
-        self.check_name(&node.block, &child(pointer, "block"), "a block");
-        self.check_retry(node.retry.as_ref(), pointer);
-        Some(node)
-    }
-
-    fn http(&mut self, value: &Value, pointer: &str) -> Option<HttpNode> {
-        let node = self.leaf::<HttpNode>(value, pointer)?;
-        let call = child(pointer, "http");
-        if let Some(connection) = &node.http.connection {
-            self.check_name(connection, &child(&call, "connection"), "a connection");
-        }
-        if node.http.timeout.is_some_and(|timeout| timeout.ms == 0 || timeout.ms > TIMEOUT_MS_MAX) {
-            let message = format!("a call takes between 1ms and {}s", TIMEOUT_MS_MAX / 1_000);
-            self.problems.at_value(&child(&call, "timeout"), ProblemCode::Limit, message);
-        }
-        self.check_retry(node.retry.as_ref(), pointer);
-        Some(node)
-    }
-
-    fn check_retry(&mut self, retry: Option<&Retry>, pointer: &str) {
-        let Some(retry) = retry else { return };
-        let pointer = child(pointer, "retry");
-        if !(1..=ATTEMPTS_MAX).contains(&retry.attempts) {
-            let message = format!("a step has between 1 and {ATTEMPTS_MAX} attempts");
-            self.problems.at_value(&child(&pointer, "attempts"), ProblemCode::Limit, message);
-        }
-        if retry.delays.len() >= retry.attempts.max(1) as usize {
-            let message = "there are fewer waits than attempts: one before each attempt after the first";
-            self.problems.at_value(&child(&pointer, "delays"), ProblemCode::Limit, message);
-        }
-    }
-
-    fn switch(&mut self, fields: &Map<String, Value>, pointer: &str, depth: usize) -> Option<SwitchNode> {
-        self.check_fields(fields, pointer, &["switch"]);
-        let pointer = child(pointer, "switch");
-        let elements = self.list(fields.get("switch")?, &pointer);
-        if !(1..=BRANCHES_MAX).contains(&elements.len()) {
-            let message = format!("a switch has between 1 and {BRANCHES_MAX} branches");
-            self.problems.at_value(&pointer, ProblemCode::Limit, message);
-        }
-        let last = elements.len().saturating_sub(1);
-        let mut branches = Vec::new();
-        for (index, (pointer, element)) in elements.into_iter().enumerate() {
-            let branch = self.branch(element, &pointer, depth);
-            if matches!(branch, Some(Branch::Else { .. })) && index != last {
-                self.problems.at_value(&pointer, ProblemCode::Unreachable, "`else` is the last branch");
-            }
-            branches.push(branch.unwrap_or(Branch::Else { steps: vec![] }));
-        }
-        Some(SwitchNode { switch: branches })
-    }
-
-    fn branch(&mut self, value: &Value, pointer: &str, depth: usize) -> Option<Branch> {
-        let fields = value.as_object();
-        match (fields, fields.and_then(|fields| fields.get("else"))) {
-            (Some(fields), Some(steps)) => {
-                self.check_fields(fields, pointer, &["else"]);
-                Some(Branch::Else { steps: self.step_list(steps, &child(pointer, "else"), depth + 1) })
-            }
-            (Some(fields), None) if fields.contains_key("when") && fields.contains_key("do") => {
-                self.check_fields(fields, pointer, &["when", "do"]);
-                let steps = self.step_list(&fields["do"], &child(pointer, "do"), depth + 1);
-                let when = self.leaf::<String>(&fields["when"], &child(pointer, "when"))?;
-                Some(Branch::When { when, steps })
-            }
-            _ => {
-                let message = "a branch has `when` and `do`, or `else`";
-                self.problems.at_value(pointer, ProblemCode::Schema, message);
-                None
-            }
-        }
-    }
-
     /// Reads a value that holds no steps.
     fn leaf<T: DeserializeOwned>(&mut self, value: &Value, pointer: &str) -> Option<T> {
         let error = match serde_path_to_error::deserialize(value) {
@@ -363,6 +250,16 @@ impl Decoder<'_, '_> {
     fn check_name(&mut self, name: &str, pointer: &str, of: &str) {
         if !is_name(name) {
             self.problems.at_value(pointer, ProblemCode::NameInvalid, name_rule(of));
+        }
+    }
+
+    fn check_event_type(&mut self, event: &str, pointer: &str) {
+        let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-' | '_');
+        if event.is_empty() || event.len() > EVENT_TYPE_LEN_MAX || !event.chars().all(is_sign) {
+            let message = format!(
+                "the type of an event is letters, digits, `.`, `-` and `_`, at most {EVENT_TYPE_LEN_MAX} of them"
+            );
+            self.problems.at_value(pointer, ProblemCode::NameInvalid, message);
         }
     }
 

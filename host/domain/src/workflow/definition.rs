@@ -7,8 +7,18 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(super) use self::containers::default_concurrency;
+pub use self::containers::{
+    ItemFailure, Join, Lane, Losers, Map as MapSpec, MapNode, ParallelNode, Stage, TryFailure, TryNode,
+};
+pub use self::own::{Delay, DelayNode, Emit, EmitNode, Until};
+pub use self::waits::{Approval, ApprovalNode, Listen, ListenNode, WorkflowNode};
 use super::duration::Duration;
 use crate::effect::Safety;
+
+mod containers;
+mod own;
+mod waits;
 
 /// The JSON Schema (draft 2020-12) of workflow definitions.
 pub fn schema() -> Value {
@@ -126,16 +136,43 @@ pub enum Node {
     Http(HttpNode),
     Delay(DelayNode),
     Switch(SwitchNode),
+    Parallel(ParallelNode),
+    Map(MapNode),
+    Try(TryNode),
+    Emit(EmitNode),
+    Listen(ListenNode),
+    Approval(ApprovalNode),
+    Workflow(WorkflowNode),
     Set(SetNode),
     Stop(StopNode),
 }
 
 impl Node {
     /// The kinds that there are.
-    pub(super) const KINDS: [&'static str; 6] = ["block", "http", "delay", "switch", "set", "stop"];
+    pub(super) const KINDS: [&'static str; 13] = [
+        "block", "http", "delay", "switch", "parallel", "map", "try", "emit", "listen", "approval",
+        "workflow", "set", "stop",
+    ];
     /// The kinds that the language has, and this host does not offer.
-    pub(super) const KINDS_NOT_OFFERED: [&'static str; 8] =
-        ["parallel", "try", "map", "listen", "approval", "emit", "workflow", "worker"];
+    pub(super) const KINDS_NOT_OFFERED: [&'static str; 1] = ["worker"];
+
+    /// The lists of steps inside, in the order in which the plan lays them out.
+    pub(super) fn lists(&self) -> Vec<&[Step]> {
+        match self {
+            Self::Switch(node) => node.switch.iter().map(Branch::steps).collect(),
+            Self::Parallel(node) => node.parallel.iter().map(|lane| lane.steps.as_slice()).collect(),
+            Self::Map(node) => vec![&node.map.steps],
+            Self::Listen(ListenNode { on_timeout: Some(steps), .. })
+            | Self::Approval(ApprovalNode { on_timeout: Some(steps), .. }) => vec![steps],
+            Self::Try(node) => {
+                let (done, undone) = (node.stages.iter(), node.stages.iter().rev());
+                done.map(|stage| stage.steps.as_slice())
+                    .chain(undone.map(|stage| stage.undo.as_slice()))
+                    .collect()
+            }
+            _ => vec![],
+        }
+    }
 }
 
 /// Runs a block: a Wasm component, in the sandbox.
@@ -241,14 +278,6 @@ pub struct Retry {
     pub delays: Vec<Duration>,
 }
 
-/// Waits.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DelayNode {
-    /// For how long.
-    pub delay: Duration,
-}
-
 /// Takes the first branch whose condition holds, and goes on behind it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -277,6 +306,15 @@ pub enum Branch {
         #[serde(rename = "else")]
         steps: Vec<Step>,
     },
+}
+
+impl Branch {
+    /// Its steps.
+    pub(super) fn steps(&self) -> &[Step] {
+        match self {
+            Self::When { steps, .. } | Self::Else { steps } => steps,
+        }
+    }
 }
 
 /// Computes a value: its output.

@@ -3,22 +3,27 @@
 //! Nodes stand in the order in which they can be reached: every edge goes forward, but for the one from a branch's end
 //! back to its container, which goes on from there. So following edges always ends.
 
-use std::ops::Range;
+mod node;
+mod shape;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::definition::{DedupMode, Invariant, StopOutcome};
-use crate::effect::Safety;
-use crate::expression::{Compiled, EvaluationError, Expression, Reason, Root, Scope, Template};
+pub use self::node::{
+    Listened, NodeKind, PlanApproval, PlanBranch, PlanHttp, PlanListen, PlanNode, PlanStage, Then,
+};
+pub(super) use self::shape::Inside;
+use self::shape::Shape;
+use super::definition::{DedupMode, Invariant};
+use crate::expression::{Compiled, EvaluationError, Expression, Reason, Root, Scope};
 use crate::id::Digest;
 use crate::step::RetryPolicy;
 
-pub use super::render::RenderedHttp;
+pub use super::render::{RenderedEvent, RenderedHttp};
 
-/// The form of stored plans. A change that older hosts would misread is a new one, and older forms are migrated when
-/// they are read.
-pub const PLAN_FORMAT: u32 = 1;
+/// The newest form of stored plans. A plan is stored in the oldest form that has all its nodes, so that hosts of before
+/// an upgrade follow what they know and refuse the rest by its number. What is stored once is readable for ever.
+pub const PLAN_FORMAT: u32 = 2;
 
 /// What the engine follows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,6 +34,7 @@ pub struct Plan {
     pub(super) triggers: Vec<PlanTrigger>,
     pub(super) nodes: Vec<PlanNode>,
     pub(super) invariants: Vec<Invariant>,
+    shape: Shape,
 }
 
 /// A stored plan that this host cannot follow.
@@ -76,118 +82,6 @@ pub struct PlanTrigger {
     pub dedup: DedupMode,
 }
 
-/// One node.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlanNode {
-    /// Step names from the outermost in, joined by `/`. Unique, and the node's identity in receipts.
-    pub path: String,
-    /// What it does.
-    #[serde(flatten)]
-    pub kind: NodeKind,
-    /// What comes behind it.
-    pub then: Then,
-}
-
-/// What a node does.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum NodeKind {
-    /// Runs a block.
-    Block {
-        /// Its name.
-        block: String,
-        /// Its version, pinned when the workflow was saved.
-        digest: Digest,
-        /// Its input.
-        input: Compiled<Template>,
-        /// The node's own policy, if it has one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        retry: Option<RetryPolicy>,
-    },
-    /// Makes one HTTP call.
-    Http {
-        /// The call.
-        call: Box<PlanHttp>,
-        /// The node's own policy, if it has one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        retry: Option<RetryPolicy>,
-    },
-    /// Waits.
-    Delay {
-        /// For how long, in milliseconds.
-        ms: u64,
-    },
-    /// Takes one of several branches.
-    Switch {
-        /// In the order in which they are asked.
-        branches: Vec<PlanBranch>,
-    },
-    /// Computes a value.
-    Set {
-        /// The value.
-        value: Compiled<Template>,
-    },
-    /// Ends the run.
-    Stop {
-        /// As what.
-        outcome: StopOutcome,
-        /// Why.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message: Option<Compiled<Template>>,
-        /// The run's output.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        output: Option<Compiled<Template>>,
-    },
-}
-
-/// An HTTP call that is yet to be rendered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlanHttp {
-    /// The method.
-    pub method: String,
-    /// Absolute, or a path where a connection is named.
-    pub url: Compiled<Template>,
-    /// A map of header fields.
-    pub headers: Compiled<Template>,
-    /// The body.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<Compiled<Template>>,
-    /// The connection that it goes through.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connection: Option<String>,
-    /// What was declared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub safety: Option<Safety>,
-    /// What was declared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<Compiled<Template>>,
-    /// For the whole call, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<u32>,
-}
-
-/// A branch of a switch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlanBranch {
-    /// Its condition; none for `else`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<Compiled<Expression>>,
-    /// Its nodes, nested ones included. The first of them is where it begins.
-    pub nodes: Range<usize>,
-}
-
-/// What comes behind a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// The node at this position.
-    Node(usize),
-    /// The container at this position has one branch less to wait for. A switch waits for one, and goes on.
-    Join(usize),
-    /// The end of the run.
-    End,
-}
-
 impl Plan {
     /// Name of the workflow.
     pub fn workflow(&self) -> &str {
@@ -214,6 +108,18 @@ impl Plan {
         &self.invariants
     }
 
+    /// Types of the events that its steps wait for.
+    pub fn listened(&self) -> Vec<String> {
+        let event = |node: &PlanNode| match &node.kind {
+            NodeKind::Listen { listen, .. } => match &listen.what {
+                Listened::Event(event) => Some(event.clone()),
+                Listened::Signal(_) => None,
+            },
+            _ => None,
+        };
+        self.nodes.iter().filter_map(event).collect()
+    }
+
     /// The node with this path.
     pub fn node(&self, path: &str) -> Option<&PlanNode> {
         self.nodes.iter().find(|node| node.path == path)
@@ -230,38 +136,27 @@ impl Plan {
         })
     }
 
-    fn check_edges(&self) -> Result<(), PlanError> {
-        for (position, node) in self.nodes.iter().enumerate() {
-            let branches = match &node.kind {
-                NodeKind::Switch { branches } => branches.as_slice(),
-                _ => &[],
-            };
-            let mut inner_end = position + 1;
-            for branch in branches {
-                if branch.nodes.start != inner_end || branch.nodes.end < branch.nodes.start {
-                    return Err(PlanError::EdgeInvalid { node: position });
-                }
-                inner_end = branch.nodes.end;
-            }
-            let leads_on = match node.then {
-                Then::Node(next) => next == inner_end && next < self.nodes.len(),
-                Then::Join(container) => self.is_inside(position, container),
-                Then::End => true,
-            };
-            if inner_end > self.nodes.len() || !leads_on {
-                return Err(PlanError::EdgeInvalid { node: position });
-            }
-        }
-        Ok(())
+    /// A plan of these nodes.
+    ///
+    /// # Errors
+    /// If an edge leads nowhere.
+    pub(super) fn new(
+        workflow: String,
+        version: Digest,
+        triggers: Vec<PlanTrigger>,
+        nodes: Vec<PlanNode>,
+        invariants: Vec<Invariant>,
+    ) -> Result<Self, PlanError> {
+        let shape = Shape::of(&nodes)?;
+        Ok(Self { workflow, version, triggers, nodes, invariants, shape })
     }
 
-    fn is_inside(&self, position: usize, container: usize) -> bool {
-        match self.nodes.get(container).map(|node| &node.kind) {
-            Some(NodeKind::Switch { branches }) => {
-                branches.iter().any(|branch| branch.nodes.contains(&position))
-            }
-            _ => false,
-        }
+    pub(super) fn position(&self, path: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.path == path)
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
     }
 }
 
@@ -271,22 +166,23 @@ impl TryFrom<Value> for Plan {
     fn try_from(stored: Value) -> Result<Self, PlanError> {
         // The format first: what a newer host wrote may hold anything.
         let format = stored.get("format").and_then(Value::as_u64).unwrap_or_default();
-        if format != u64::from(PLAN_FORMAT) {
+        // The second form has nodes that the first one has not; what both have is the same in both.
+        if !(1..=u64::from(PLAN_FORMAT)).contains(&format) {
             return Err(PlanError::FormatUnknown(format));
         }
         let unreadable = |error: serde_json::Error| PlanError::Unreadable(error.to_string());
         let Stored { workflow, version, triggers, nodes, invariants, .. } =
             serde_json::from_value(stored).map_err(unreadable)?;
-        let plan = Self { workflow, version, triggers, nodes, invariants };
-        plan.check_edges()?;
-        Ok(plan)
+        Self::new(workflow, version, triggers, nodes, invariants)
     }
 }
 
 impl From<Plan> for Stored {
     fn from(plan: Plan) -> Self {
-        let Plan { workflow, version, triggers, nodes, invariants } = plan;
-        Self { format: PLAN_FORMAT, workflow, version, triggers, nodes, invariants }
+        let Plan { workflow, version, triggers, nodes, invariants, shape: _ } = plan;
+        let is_of_first = nodes.iter().all(|node| node.kind.is_of_first_format());
+        let format = if is_of_first { 1 } else { PLAN_FORMAT };
+        Self { format, workflow, version, triggers, nodes, invariants }
     }
 }
 

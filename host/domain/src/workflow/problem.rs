@@ -48,6 +48,8 @@ pub enum ProblemCode {
     ExpressionInvalid,
     /// An expression reads a step that does not exist, or has not run by then.
     StepNotReadable,
+    /// The workflow would start itself again.
+    Cycle,
     /// Steps that can never be reached.
     Unreachable,
 }

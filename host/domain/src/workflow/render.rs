@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::plan::{NodeKind, Plan, PlanHttp};
+use super::plan::{NodeKind, Plan, PlanApproval, PlanHttp, PlanListen, compiled};
 use crate::effect::Safety;
 use crate::expression::{Compiled, RenderError, Scope, Template, text};
 
@@ -27,14 +27,43 @@ pub struct RenderedHttp {
     pub timeout_ms: Option<u32>,
 }
 
+/// The event of an `emit` node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedEvent {
+    /// Its type.
+    pub event_type: String,
+    /// The record that it is about.
+    pub record: Option<String>,
+    /// What it says.
+    pub data: Value,
+}
+
 impl Plan {
-    /// The input of the `block` node with this path.
+    /// The input of the `block` or `workflow` node with this path.
     ///
     /// # Errors
     /// If an expression fails, the input is too large, or there is no such node.
     pub fn render_input(&self, path: &str, scope: &Scope<'_>) -> Result<Value, RenderError> {
         match self.node(path).map(|node| &node.kind) {
-            Some(NodeKind::Block { input, .. }) => render(input, scope),
+            Some(NodeKind::Block { input, .. } | NodeKind::Workflow { input, .. }) => render(input, scope),
+            _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
+        }
+    }
+
+    /// The event of the `emit` node with this path.
+    ///
+    /// # Errors
+    /// If an expression fails, the event is too large, or there is no such node.
+    pub fn render_event(&self, path: &str, scope: &Scope<'_>) -> Result<RenderedEvent, RenderError> {
+        match self.node(path).map(|node| &node.kind) {
+            Some(NodeKind::Emit { event, record, data }) => Ok(RenderedEvent {
+                event_type: event.clone(),
+                record: match record.as_ref().map(|record| render(record, scope)).transpose()? {
+                    None | Some(Value::Null) => None,
+                    Some(record) => Some(text(record, "record")?),
+                },
+                data: render(data, scope)?,
+            }),
             _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
         }
     }
@@ -49,6 +78,37 @@ impl Plan {
             Some(NodeKind::Http { call, .. }) => http(call, scope),
             _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
         }
+    }
+}
+
+impl PlanListen {
+    /// The record that an event has to be about.
+    ///
+    /// # Errors
+    /// If its expression fails.
+    pub fn record(&self, scope: &Scope<'_>) -> Result<Option<String>, RenderError> {
+        let Some(record) = &self.record else { return Ok(None) };
+        text(render(record, scope)?, "record").map(Some)
+    }
+
+    /// Whether it is what is waited for. A condition that cannot be asked about it does not hold.
+    pub fn takes(&self, scope: &Scope<'_>, signal: &Value) -> bool {
+        let Some(matches) = &self.matches else { return true };
+        let mut scope = scope.clone();
+        scope.set_signal(signal.clone());
+        compiled(matches).and_then(|matches| matches.holds(&scope)).unwrap_or(false)
+    }
+}
+
+impl PlanApproval {
+    /// What is asked, and what there is to know about it.
+    ///
+    /// # Errors
+    /// If an expression fails.
+    pub fn render(&self, scope: &Scope<'_>) -> Result<(String, Value), RenderError> {
+        let title = text(render(&self.title, scope)?, "title")?;
+        let detail = self.detail.as_ref().map(|detail| render(detail, scope)).transpose()?;
+        Ok((title, detail.unwrap_or(Value::Null)))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The promise: a definition holds or every fault in it is told with its place, and a run always has something to do.
 
+mod containers;
 mod definition;
 mod run;
+mod simulation;
 
 use std::collections::BTreeMap;
 
@@ -94,7 +96,7 @@ fn follow(
             Some((node, Ok(output))) => Event::Succeeded { node, iteration: &[], output },
             Some((node, Err(error))) => Event::Failed { node, iteration: &[], error },
         };
-        let Advance { settled, open, end } = advance(plan, &scope, event);
+        let Advance { settled, open, end, .. } = advance(plan, &scope, event);
         if let Some((node, Ok(output))) = last.take() {
             outputs.push((node, output));
         }
@@ -118,12 +120,12 @@ fn follow(
         }
         let [step] = open.try_into().unwrap_or_else(|open| panic!("stuck, or too much at once: {open:?}"));
         let answer = match step.wait {
-            Wait::Ready => answer(&step.node),
             Wait::Delay { .. } => Ok(Value::Null),
+            _ => answer(&step.node),
         };
         lines.push(match (&answer, step.wait) {
             (Ok(_), Wait::Delay { ms }) => format!("{} waited {ms} ms", step.node),
-            (Ok(output), Wait::Ready) => format!("{} ran: {output}", step.node),
+            (Ok(output), _) => format!("{} ran: {output}", step.node),
             (Err(error), _) => format!("{} failed: {}", step.node, error.message),
         });
         last = Some((step.node, answer));

@@ -24,6 +24,7 @@ use counterfoil_domain::workflow::definition::Invariant;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{ExecutionContext, Finished, Guard, GuardConfig};
+use counterfoil_store::container::Containers;
 use counterfoil_store::settle::{
     BlockVerdict, Blocking, RetryLater, RetryVerdict, SettleVerdict, SettledState, SettledStep, Settlement,
 };
@@ -127,6 +128,7 @@ impl Desk {
             },
             logs: None,
             inline: vec![],
+            containers: Containers::default(),
             open: vec![],
             keep: None,
             end: None,

@@ -238,6 +238,7 @@ impl House {
             definition: serde_json::from_str(&version.canonical)?,
             source: source.into(),
             plan: serde_json::to_value(&version.plan)?,
+            listened: version.plan.listened(),
         };
         let (store, tenant, name) = (&self.work.store, self.work.tenant, &version.definition.name);
         store.save_workflow(tenant, name, &new).await?;

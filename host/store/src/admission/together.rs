@@ -6,12 +6,14 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::{Admission, Admitted, Before, alone, is_exclusive, record_lock, refusal};
 use crate::StoreError;
+use crate::container::insert_containers;
 use crate::error::Row;
 use crate::run::Trigger;
 use crate::settle::{OpenArrays, insert_inline};
@@ -67,6 +69,9 @@ async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>,
     }
     let inline = wanted.iter().flat_map(|admission| admission.inline_steps());
     insert_inline(&mut tx, &inline.collect::<Vec<_>>()).await?;
+    for admission in &wanted {
+        insert_containers(&mut tx, admission.tenant, admission.run, &admission.open).await?;
+    }
     tx.commit().await?;
     Ok(flushed)
 }
@@ -171,14 +176,11 @@ async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreErr
     let columns = Columns::new(admissions);
     let open = &columns.open;
     let inserted = sqlx::query!(
-        // As for one.
-        r#"WITH want AS MATERIALIZED (
-             SELECT * FROM UNNEST(
+        r#"WITH want AS MATERIALIZED (SELECT * FROM UNNEST(
                  $1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::uuid[], $8::int[],
                  $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bool[], $16::int[]
              ) AS w (tenant_id, id, workflow_id, version_id, start_key, trigger, event_id, ordinal,
-                 record_id, event, input, end_state, output, error, exclusive, open_steps)
-         ), run AS (
+                 record_id, event, input, end_state, output, error, exclusive, open_steps)), run AS (
              INSERT INTO runs (tenant_id, id, lineage, workflow_id, version_id, start_key, trigger, event_id, ordinal,
                  record_id, event, input, state, ended_at, output, error)
              SELECT tenant_id, id, id, workflow_id, version_id, start_key, trigger, event_id, ordinal,
@@ -199,11 +201,11 @@ async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreErr
              RETURNING run_id
          ), opened AS (
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-             SELECT s.tenant_id, s.id, s.run_id, s.run_id, s.node, s.iteration::int[], s.wait, s.block, now() + s.delay
-             FROM UNNEST(
+             SELECT s.tenant_id, s.id, s.run_id, s.run_id, s.node, s.iteration::int[], s.wait, s.block,
+                 CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END FROM UNNEST(
                  $17::uuid[], $18::uuid[], $19::uuid[], $20::text[], $21::text[], $22::text[], $23::interval[],
-                 $24::bytea[]
-             ) AS s (tenant_id, run_id, id, node, iteration, wait, delay, block)
+                 $24::bytea[], $25::timestamptz[]
+             ) AS s (tenant_id, run_id, id, node, iteration, wait, delay, block, until)
          )
          SELECT (SELECT count(*) FROM run) = (SELECT count(*) FROM want)
             AND (SELECT count(*) FROM open_run) = (SELECT count(*) FROM want WHERE end_state IS NULL)
@@ -232,6 +234,7 @@ async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreErr
         &open.waits,
         &open.delays,
         &open.blocks as &[Option<Vec<u8>>],
+        &open.untils as &[Option<DateTime<Utc>>],
     )
     .fetch_one(&mut **tx)
     .await?;

@@ -1,12 +1,15 @@
 //! The end of a run: once, with all its steps.
 
-use counterfoil_domain::id::{LineageId, RunId, StepId, TenantId};
+use counterfoil_domain::id::{LineageId, Place, RunId, StepId, TenantId};
 use counterfoil_domain::receipt::Actor;
 
 use super::Cancelled;
 use crate::audit::audit;
+use crate::container::forget;
 use crate::receipt::lose_dispatched;
 use crate::transaction::{Tx, begin, undo};
+use crate::value;
+use crate::waiting::end_child;
 use crate::{Store, StoreError};
 
 /// Why a receipt is unknown whose step was cancelled while it was under way.
@@ -37,7 +40,8 @@ impl Store {
             let verdict = if ended.is_some() { Cancelled::AlreadyEnded } else { Cancelled::NotFound };
             return undo(tx, verdict).await;
         };
-        cancel_open_steps(&mut tx, tenant, run, lineage.into(), None).await?;
+        cancel_open_steps(&mut tx, tenant, run, lineage.into(), Within::Run).await?;
+        end_child(&mut tx, tenant, run).await?;
         sqlx::query!(
             "WITH closed AS (DELETE FROM open_runs WHERE tenant_id = $1 AND run_id = $2)
              UPDATE runs SET state = 'cancelled', ended_at = now() WHERE tenant_id = $1 AND id = $2",
@@ -49,30 +53,55 @@ impl Store {
         let nothing = serde_json::json!({});
         audit(&mut tx, tenant, actor, "run.cancel", Some(run.0), Some(run), &nothing).await?;
         tx.commit().await?;
+        self.wake();
         Ok(Cancelled::Done)
     }
 }
 
-/// Settles the steps that a run has open as cancelled, all but one. The caller holds the run's row in `open_runs`, so that
+/// Which steps of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Within<'a> {
+    /// All of them.
+    Run,
+    /// All but one.
+    RunBut(StepId),
+    /// Those inside a container.
+    Container(&'a Place),
+}
+
+/// Settles steps that a run has open as cancelled, and returns how many. The caller holds the run's row in `open_runs`, so that
 /// none is added meanwhile.
 pub(crate) async fn cancel_open_steps(
     tx: &mut Tx,
     tenant: TenantId,
     run: RunId,
     lineage: LineageId,
-    but: Option<StepId>,
-) -> Result<(), StoreError> {
+    within: Within<'_>,
+) -> Result<i32, StoreError> {
+    let (but, container) = match within {
+        Within::Run => (None, None),
+        Within::RunBut(step) => (Some(step.0), None),
+        Within::Container(place) => (None, Some(place)),
+    };
     let steps = sqlx::query_scalar!(
         "SELECT id FROM open_steps WHERE tenant_id = $1 AND run_id = $2 AND id IS DISTINCT FROM $3
+           AND ($4::text IS NULL
+             OR (starts_with(node, $4 || '/') AND iteration[1:cardinality($5::int[])] = $5))
          ORDER BY id FOR UPDATE",
         tenant.0,
         run.0,
-        but.map(|but| but.0),
+        but,
+        container.map(|place| place.node.as_str()),
+        &container.map(|place| value::path_out(&place.iteration)).unwrap_or_default(),
     )
     .fetch_all(&mut **tx)
     .await?;
     let ids: Vec<StepId> = steps.iter().copied().map(StepId).collect();
+    if ids.is_empty() {
+        return Ok(0);
+    }
     lose_dispatched(tx, tenant, lineage, &ids, STEP_CANCELLED).await?;
+    forget(tx, tenant, &steps).await?;
     sqlx::query!(
         "WITH gone AS (DELETE FROM open_steps WHERE tenant_id = $1 AND id = ANY ($2) RETURNING *)
          INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
@@ -84,5 +113,5 @@ pub(crate) async fn cancel_open_steps(
     )
     .execute(&mut **tx)
     .await?;
-    Ok(())
+    Ok(i32::try_from(steps.len()).unwrap_or(i32::MAX))
 }

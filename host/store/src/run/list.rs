@@ -32,6 +32,7 @@ struct Columns {
     record_id: Option<String>,
     event_id: Option<Uuid>,
     ordinal: Option<i32>,
+    parent_run_id: Option<Uuid>,
 }
 
 impl TryFrom<Columns> for RunRow {
@@ -43,7 +44,7 @@ impl TryFrom<Columns> for RunRow {
             (Some(event), Some(ordinal)) => {
                 Trigger::Event { event: event.into(), ordinal: value::count(&row, "ordinal", ordinal)? }
             }
-            _ => Trigger::Api,
+            _ => columns.parent_run_id.map_or(Trigger::Api, |parent| Trigger::Run { parent: parent.into() }),
         };
         Ok(Self {
             id: row.id,
@@ -86,7 +87,7 @@ impl Store {
         let columns = sqlx::query_as!(
             Columns,
             r#"SELECT id AS "id!", workflow_name AS "workflow_name!", version AS "version!", state AS "state!",
-                 admitted_at AS "admitted_at!", ended_at, record_id, event_id, ordinal
+                 admitted_at AS "admitted_at!", ended_at, record_id, event_id, ordinal, parent_run_id
              FROM run_rows
              WHERE tenant_id = $1
                AND ($2::uuid IS NULL OR workflow_id = $2)
@@ -117,7 +118,7 @@ impl Store {
         let columns = sqlx::query_as!(
             Columns,
             r#"SELECT r.id AS "id!", r.workflow_name AS "workflow_name!", r.version AS "version!",
-                 r.state AS "state!", r.admitted_at AS "admitted_at!", r.ended_at, r.record_id, r.event_id, r.ordinal
+                 r.state AS "state!", r.admitted_at AS "admitted_at!", r.ended_at, r.record_id, r.event_id, r.ordinal, r.parent_run_id
              FROM open_runs o
              JOIN run_rows r ON r.tenant_id = o.tenant_id AND r.id = o.run_id
              WHERE o.tenant_id = $1
@@ -144,7 +145,7 @@ impl Store {
         let columns = sqlx::query_as!(
             Columns,
             r#"SELECT id AS "id!", workflow_name AS "workflow_name!", version AS "version!", state AS "state!",
-                 admitted_at AS "admitted_at!", ended_at, record_id, event_id, ordinal
+                 admitted_at AS "admitted_at!", ended_at, record_id, event_id, ordinal, parent_run_id
              FROM run_rows WHERE tenant_id = $1 AND id = $2"#,
             tenant.0,
             id.0,

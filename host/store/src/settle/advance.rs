@@ -17,11 +17,12 @@ pub(crate) struct Kept {
     pub(super) until: DateTime<Utc>,
 }
 
-/// Moves the step to the settled ones and opens its successors. The outer none says that a receipt of its place has no
+/// Moves the step to the settled ones and opens its successors; so many others of the run were cancelled by it. The outer none says that a receipt of its place has no
 /// answer, and that nothing was written; the inner one that no successor is kept.
 pub(super) async fn advance(
     tx: &mut Tx,
     settlement: &Settlement,
+    cancelled: i32,
 ) -> Result<Option<Option<Kept>>, StoreError> {
     let settled = &settlement.settled;
     let open = OpenArrays::new(settlement.run, &settlement.open);
@@ -47,14 +48,16 @@ pub(super) async fn advance(
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
                  vt, lease_id, host_id, first_started_at, started_at)
              SELECT gone.tenant_id, s.id, gone.run_id, gone.lineage, s.node, s.iteration::int[], s.wait, s.block,
-                 now() + CASE WHEN s.id = $14 THEN $16 ELSE s.delay END,
+                 CASE WHEN s.id = $14 THEN now() + $16 WHEN s.wait = 'child' THEN 'infinity'
+                      ELSE COALESCE(s.until, now() + s.delay) END,
                  CASE WHEN s.id = $14 THEN gen_random_uuid() END,
                  CASE WHEN s.id = $14 THEN $15::uuid END,
                  CASE WHEN s.id = $14 THEN now() END,
                  CASE WHEN s.id = $14 THEN now() END
              FROM gone CROSS JOIN UNNEST(
-                 $8::uuid[], $9::text[], $10::text[], $11::text[], $12::interval[], $13::bytea[]
-             ) AS s (id, node, iteration, wait, delay, block)
+                 $8::uuid[], $9::text[], $10::text[], $11::text[], $12::interval[], $13::bytea[],
+                 $18::timestamptz[]
+             ) AS s (id, node, iteration, wait, delay, block, until)
              RETURNING lease_id, vt, started_at
          ), counted AS (
              UPDATE open_runs r SET open_steps = r.open_steps - 1 + $17
@@ -78,7 +81,8 @@ pub(super) async fn advance(
         kept,
         settlement.keep.map(|(host, _)| host.0),
         settlement.keep.map(|(_, lease)| value::interval(lease)),
-        open.count(),
+        open.count() - cancelled,
+        &open.untils as &[Option<DateTime<Utc>>],
     )
     .fetch_optional(&mut **tx)
     .await?;
@@ -87,7 +91,8 @@ pub(super) async fn advance(
 
 /// The successor that a host keeps: the first that is ready.
 pub(super) fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
-    settlement.open.iter().enumerate().find(|(_, step)| step.wait == Wait::Ready && step.delay.is_zero())
+    let is_ready = |step: &NewStep| step.wait == Wait::Ready && step.delay.is_zero() && step.until.is_none();
+    settlement.open.iter().enumerate().find(|(_, step)| is_ready(step))
 }
 
 /// A new step as its keeper has it.

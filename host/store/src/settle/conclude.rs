@@ -3,7 +3,7 @@
 use super::{RunEnd, RunEndState, Settlement};
 use crate::StoreError;
 use crate::receipt::lose_dispatched;
-use crate::run::{STEP_CANCELLED, cancel_open_steps};
+use crate::run::{STEP_CANCELLED, Within, cancel_open_steps};
 use crate::transaction::Tx;
 use crate::value::Exact;
 
@@ -21,7 +21,7 @@ pub(super) async fn conclude(
         lose_dispatched(tx, tenant, settlement.lineage, &[own], STEP_CANCELLED).await?;
     }
     if open_steps > 1 {
-        cancel_open_steps(tx, tenant, run, settlement.lineage, Some(own)).await?;
+        cancel_open_steps(tx, tenant, run, settlement.lineage, Within::RunBut(own)).await?;
     }
     let settled = &settlement.settled;
     let concluded = sqlx::query!(

@@ -1,5 +1,6 @@
 //! An execution that settles its step: the step's end, its answers, what follows, and the run's own end, all or nothing.
 
+use counterfoil_domain::id::{Place, step_id};
 use counterfoil_domain::ports::{Faults, Site};
 use sqlx::PgPool;
 
@@ -8,8 +9,10 @@ use super::conclude::conclude;
 use super::hold::hold_with_run;
 use super::inline::insert_inline;
 use super::own::{Change, OwnEffect, write_own};
-use super::{SettleVerdict, SettledState, Settlement, Written, write};
-use crate::transaction::{begin, undo};
+use super::{SettleVerdict, SettledState, SettledStep, Settlement, Written, write};
+use crate::container::{Containers, close, end_part, insert_containers, undo as undo_effects};
+use crate::transaction::{Tx, begin, undo};
+use crate::waiting::{end_child, end_wait};
 use crate::{Store, StoreError};
 
 /// What came of a settlement.
@@ -41,7 +44,11 @@ impl Store {
                 let has_opened =
                     settlement.end.is_none() && settlement.open.len() > usize::from(next.is_some());
                 let has_emitted = |own: &OwnEffect| matches!(own.change, Change::Emit { .. });
-                if has_opened || settlement.own.iter().any(has_emitted) {
+                if has_opened
+                    || settlement.containers.join.is_some()
+                    || settlement.containers.is_child
+                    || settlement.own.iter().any(has_emitted)
+                {
                     self.wake();
                 }
                 SettleVerdict::Settled { next }
@@ -79,17 +86,50 @@ pub(super) async fn alone(
             return undo(tx, Ended::Rerun).await;
         }
     }
+    if let Some(end) = settlement.containers.waited
+        && !end_wait(&mut tx, settlement.fence.tenant, settlement.fence.step.0, end).await?
+    {
+        return undo(tx, Ended::Rerun).await;
+    }
+    let cancelled = in_containers(&mut tx, settlement).await?;
     let kept = match &settlement.end {
-        None => advance(&mut tx, settlement).await?,
-        Some(end) => conclude(&mut tx, settlement, end, held.open_steps).await?.then_some(None),
+        None => advance(&mut tx, settlement, cancelled).await?,
+        Some(end) => conclude(&mut tx, settlement, end, held.open_steps - cancelled).await?.then_some(None),
     };
     let Some(kept) = kept else {
         return undo(tx, Ended::Unanswered).await;
     };
     let inline: Vec<_> = settlement.inline_steps().collect();
     insert_inline(&mut tx, &inline).await?;
+    insert_containers(&mut tx, settlement.fence.tenant, settlement.run, &settlement.open).await?;
+    if settlement.containers.is_child && settlement.end.is_some() {
+        end_child(&mut tx, settlement.fence.tenant, settlement.run).await?;
+    }
     faults.reach(Site::InSettle);
     tx.commit().await?;
     faults.reach(Site::AfterSettle);
     Ok(Ended::Settled(kept))
+}
+
+/// What the end of the step means for the containers around it, and for itself if it is one. Returns how many steps were
+/// cancelled.
+async fn in_containers(tx: &mut Tx, settlement: &Settlement) -> Result<i32, StoreError> {
+    let Containers { join, undone, closes, .. } = &settlement.containers;
+    let (tenant, run) = (settlement.fence.tenant, settlement.run);
+    for undone in undone {
+        undo_effects(tx, tenant, settlement.lineage, undone).await?;
+    }
+    let cancelled = match closes {
+        None => 0,
+        Some(closes) => {
+            let SettledStep { step, node, iteration, .. } = &settlement.settled;
+            let (node, iteration) = (node.clone(), iteration.clone());
+            let place = Place { lineage: settlement.lineage, node, iteration };
+            close(tx, tenant, run, (*step, &place), *closes).await?
+        }
+    };
+    if let Some(join) = join {
+        end_part(tx, tenant, step_id(run, &join.node, &join.iteration), &join.part).await?;
+    }
+    Ok(cancelled)
 }

@@ -1,12 +1,19 @@
 //! What the plan says comes next, in the form in which it is stored.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{RunId, step_id};
 use counterfoil_domain::workflow::advance::{self, OpenStep, Outcome, SettledNode};
 
 use super::{NewStep, RunEnd, RunEndState, SettledState, SettledStep};
 use crate::step::Wait;
+
+/// The moments that every column can hold.
+static MOMENT_MIN: LazyLock<DateTime<Utc>> = LazyLock::new(|| DateTime::UNIX_EPOCH);
+static MOMENT_MAX: LazyLock<DateTime<Utc>> =
+    LazyLock::new(|| DateTime::from_timestamp(253_402_300_799, 0).unwrap_or(DateTime::<Utc>::MAX_UTC));
 
 impl SettledStep {
     /// A step of `run` that settles without ever having been open.
@@ -24,12 +31,18 @@ impl SettledStep {
 
 impl From<OpenStep> for NewStep {
     fn from(step: OpenStep) -> Self {
-        let OpenStep { node, iteration, wait, block } = step;
-        let (wait, delay) = match wait {
-            advance::Wait::Ready => (Wait::Ready, Duration::ZERO),
-            advance::Wait::Delay { ms } => (Wait::Delay, Duration::from_millis(ms)),
+        let OpenStep { node, iteration, wait, block, container } = step;
+        let (wait, delay, until) = match wait {
+            advance::Wait::Ready => (Wait::Ready, Duration::ZERO, None),
+            advance::Wait::Delay { ms } => (Wait::Delay, Duration::from_millis(ms), None),
+            // What is beyond the calendar is never.
+            advance::Wait::Until { at_ms } => {
+                let at = DateTime::from_timestamp_millis(at_ms).unwrap_or(DateTime::<Utc>::MAX_UTC);
+                (Wait::Delay, Duration::ZERO, Some(at.clamp(*MOMENT_MIN, *MOMENT_MAX)))
+            }
+            advance::Wait::Child => (Wait::Child, Duration::ZERO, None),
         };
-        Self { node, iteration, wait, delay, block }
+        Self { node, iteration, wait, delay, until, block, container }
     }
 }
 

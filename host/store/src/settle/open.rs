@@ -1,5 +1,6 @@
 //! Steps that are open from now on, as arrays: one a column, so that one statement writes however many there are.
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{RunId, step_id};
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
@@ -15,6 +16,7 @@ pub(crate) struct OpenArrays {
     pub(crate) iterations: Vec<String>,
     pub(crate) waits: Vec<String>,
     pub(crate) delays: Vec<PgInterval>,
+    pub(crate) untils: Vec<Option<DateTime<Utc>>>,
     pub(crate) blocks: Vec<Option<Vec<u8>>>,
 }
 
@@ -33,6 +35,7 @@ impl OpenArrays {
             self.iterations.push(value::path_text(&step.iteration));
             self.waits.push(step.wait.name().into());
             self.delays.push(value::interval(step.delay));
+            self.untils.push(step.until);
             self.blocks.push(step.block.map(|digest| digest.0.to_vec()));
         }
     }

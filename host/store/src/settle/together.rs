@@ -36,6 +36,9 @@ impl Settlement {
         };
         answers
             && self.own.is_empty()
+            && self.containers.is_nothing()
+            && !(self.containers.is_child && self.end.is_some())
+            && self.open.iter().all(|step| step.container.is_none())
             && self.end.as_ref().is_none_or(|end| end.state != RunEndState::Cancelled)
     }
 }
@@ -223,14 +226,15 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
              INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
                  vt, lease_id, host_id, first_started_at, started_at)
              SELECT gone.tenant_id, o.id, gone.run_id, gone.lineage, o.node, o.iteration::int[], o.wait, o.block,
-                 now() + CASE WHEN o.id = gone.kept_id THEN gone.lease ELSE o.delay END,
+                 CASE WHEN o.id = gone.kept_id THEN now() + gone.lease ELSE COALESCE(o.until, now() + o.delay) END,
                  CASE WHEN o.id = gone.kept_id THEN gen_random_uuid() END,
                  CASE WHEN o.id = gone.kept_id THEN gone.keeper END,
                  CASE WHEN o.id = gone.kept_id THEN now() END,
                  CASE WHEN o.id = gone.kept_id THEN now() END
              FROM gone JOIN UNNEST(
-                 $16::int[], $17::uuid[], $18::text[], $19::text[], $20::text[], $21::interval[], $22::bytea[]
-             ) AS o (n, id, node, iteration, wait, delay, block) ON o.n = gone.n
+                 $16::int[], $17::uuid[], $18::text[], $19::text[], $20::text[], $21::interval[], $22::bytea[],
+                 $23::timestamptz[]
+             ) AS o (n, id, node, iteration, wait, delay, block, until) ON o.n = gone.n
              RETURNING id, lease_id, vt, started_at
          ), counted AS (
              UPDATE open_runs r SET open_steps = r.open_steps + change.steps
@@ -277,6 +281,7 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
         &open.waits,
         &open.delays,
         &open.blocks as &[Option<Vec<u8>>],
+        &open.untils as &[Option<DateTime<Utc>>],
     )
     .fetch_all(&mut **tx)
     .await?;

@@ -1,6 +1,7 @@
 //! Reading workflows.
 
 use counterfoil_domain::id::{TenantId, WorkflowVersionId};
+use serde_json::Value;
 
 use super::{ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use crate::error::Row;
@@ -9,6 +10,20 @@ use crate::value;
 use crate::{Store, StoreError};
 
 impl Store {
+    /// The plans that serve new runs, by the names of their workflows.
+    pub async fn active_plans(&self, tenant: TenantId) -> Result<Vec<(String, Value)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT w.name, v.plan FROM workflows w
+             JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
+             WHERE w.tenant_id = $1
+             ORDER BY w.name",
+            tenant.0,
+        )
+        .fetch_all(self.reads())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.plan)).collect())
+    }
+
     /// A tenant's workflows, by name.
     pub async fn workflows(&self, tenant: TenantId, page: Page) -> Result<Vec<WorkflowRow>, StoreError> {
         let workflows = sqlx::query!(

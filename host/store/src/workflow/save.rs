@@ -9,6 +9,7 @@ use crate::audit::audit;
 use crate::error::Row;
 use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
+use crate::waiting::bind_types;
 use crate::{Store, StoreError};
 
 impl Store {
@@ -67,6 +68,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        bind_types(&mut tx, tenant, &new.listened).await?;
         tx.commit().await?;
         Ok(Saved {
             workflow: workflow.into(),

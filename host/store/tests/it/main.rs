@@ -4,6 +4,7 @@ mod admission;
 mod claim;
 mod connections;
 mod constraints;
+mod containers;
 mod cost;
 mod dispatch;
 mod fence;

@@ -14,6 +14,7 @@ use counterfoil_domain::receipt::{
     Actor, Move, Receipt, ReceiptState, Recorded, RequestFacts, SlotKey, Standing, Transition,
 };
 use counterfoil_store::admission::{Admission, Admitted, Dedup};
+use counterfoil_store::container::Containers;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict, Resolved};
 use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::{
@@ -199,6 +200,12 @@ impl World {
             "events",
             "stored_values",
             "verifications",
+            "containers",
+            "waits",
+            "signals",
+            "approvals",
+            "due_cancels",
+            "container_parts",
         ] {
             let query = format!("SELECT '{table}: ' || t::text FROM {table} t ORDER BY 1");
             let found: Vec<String> =
@@ -234,6 +241,7 @@ pub(crate) fn version(n: u8) -> NewVersion {
         definition: json!({ "n": n }),
         source: format!("n: {n}"),
         plan: json!({ "plan": n }),
+        listened: vec![],
     }
 }
 
@@ -247,7 +255,15 @@ pub(crate) fn one<T: std::fmt::Debug>(mut found: Vec<T>) -> T {
 }
 
 pub(crate) fn ready(node: &str) -> NewStep {
-    NewStep { node: node.into(), iteration: vec![], wait: Wait::Ready, delay: Duration::ZERO, block: None }
+    NewStep {
+        node: node.into(),
+        iteration: vec![],
+        wait: Wait::Ready,
+        delay: Duration::ZERO,
+        until: None,
+        block: None,
+        container: None,
+    }
 }
 
 pub(crate) fn settled(run: RunId, node: &str, state: SettledState) -> SettledStep {
@@ -273,6 +289,7 @@ pub(crate) fn settlement(step: &Claimed) -> Settlement {
         settled: settled(step.run, &step.place.node, SettledState::Succeeded),
         logs: None,
         inline: vec![],
+        containers: Containers::default(),
         open: vec![],
         keep: None,
         end: None,

@@ -1,5 +1,6 @@
 //! Runs: starting them, finding them, and what a person may do to one.
 
+mod signal;
 mod start;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{LineageId, RunId};
-use counterfoil_domain::limits::is_key_text;
+use counterfoil_domain::limits::{PAYLOAD_BYTES_MAX, is_key_text};
 use counterfoil_domain::workflow::{Plan, is_name};
 use counterfoil_store::receipt::{EffectFilter, Resumed};
 use counterfoil_store::run::{Cancelled, RunFilter, RunRow, RunState, RunView, Trigger};
@@ -19,11 +20,12 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::signal::{SignalIn, SignalSent};
 use self::start::RunIn;
 use super::effects::{Effect, effects};
 use super::timeline::{Timeline, timeline};
 use crate::auth::{Caller, Operator, Principal, Viewer};
-use crate::extract::{Json, JsonBody, Named, Params};
+use crate::extract::{Json, JsonBody, Named, Params, Raw, from_json};
 use crate::idempotency::Creating;
 use crate::list::{ListParams, Listed};
 use crate::problem::Problem;
@@ -38,6 +40,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(list_effects))
         .routes(routes!(cancel))
         .routes(routes!(resume))
+        .routes(routes!(signal))
 }
 
 /// A run in a list.
@@ -52,7 +55,7 @@ pub(crate) struct Run {
     pub(crate) state: &'static str,
     /// The record that it is about.
     pub(crate) record: Option<String>,
-    /// What started it: `api` or `event`.
+    /// What started it: `api`, `event` or `run`.
     pub(crate) trigger: &'static str,
     pub(crate) admitted_at: DateTime<Utc>,
     pub(crate) ended_at: Option<DateTime<Utc>>,
@@ -63,6 +66,7 @@ impl From<RunRow> for Run {
         let trigger = match row.trigger {
             Trigger::Api => "api",
             Trigger::Event { .. } => "event",
+            Trigger::Run { .. } => "run",
         };
         Self {
             id: row.id,
@@ -289,6 +293,25 @@ pub(crate) async fn cancel_run(app: &App, who: &Principal, id: RunId) -> Result<
         Cancelled::AlreadyEnded => Err(Problem::new(Code::Conflict, "the run has ended")),
         Cancelled::NotFound => Err(Problem::not_found()),
     }
+}
+
+/// Send a signal to a run
+///
+/// It is kept until a `listen` of the run takes it: one that comes first is not lost.
+#[utoipa::path(post, path = "/v1/runs/{id}/signals/{name}", tag = "runs",
+    params(("id" = String, Path), ("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeat gets the first answer")),
+    request_body = SignalIn, responses((status = 202, body = SignalSent)), security(("key" = ["operator"])))]
+async fn signal(
+    State(app): Shared,
+    caller: Caller<Operator>,
+    creating: Creating,
+    Named((id, name)): Named<(RunId, String)>,
+    Raw(body): Raw<PAYLOAD_BYTES_MAX>,
+) -> Result<Response, Problem> {
+    let signal = if body.is_empty() { SignalIn::default() } else { from_json(&body)? };
+    let work = signal::send(&app, &caller, &creating, (id, &name), signal);
+    creating.once(&app, caller.tenant, &body, work).await
 }
 
 /// Resume a run

@@ -48,7 +48,8 @@ pub(crate) struct Entry {
     pub(crate) node: String,
     /// Indices of the map iterations around it.
     pub(crate) iteration: Vec<u32>,
-    /// `block`, `http`, `delay`, `switch`, `set` or `stop`.
+    /// `block`, `http`, `delay`, `switch`, `parallel`, `map`, `try`, `emit`, `listen`, `approval`, `workflow`,
+    /// `set` or `stop`.
     pub(crate) kind: String,
     /// The block that it runs.
     pub(crate) block: Option<String>,
@@ -158,7 +159,7 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
     for facts in steps.values_mut() {
         facts.drawn.executions = executions.remove(&facts.drawn.step).unwrap_or_default();
         facts.drawn.opened_waiting =
-            matches!(kinds.get(facts.drawn.node.as_str()), Some(NodeKind::Delay { .. }));
+            kinds.get(facts.drawn.node.as_str()).is_some_and(|kind| opens_waiting(kind));
     }
     let drawn = timeline::timeline(RunFacts {
         admitted_at: run.row.admitted_at,
@@ -311,11 +312,23 @@ impl Facts {
     }
 }
 
+/// Whether a step of this kind is opened to wait rather than to run.
+fn opens_waiting(kind: &NodeKind) -> bool {
+    kind.is_container() || matches!(kind, NodeKind::Delay { .. } | NodeKind::Until { .. })
+}
+
 const fn kind_name(kind: &NodeKind) -> &'static str {
     match kind {
         NodeKind::Block { .. } => "block",
         NodeKind::Http { .. } => "http",
-        NodeKind::Delay { .. } => "delay",
+        NodeKind::Delay { .. } | NodeKind::Until { .. } => "delay",
+        NodeKind::Parallel { .. } => "parallel",
+        NodeKind::Map { .. } => "map",
+        NodeKind::Try { .. } => "try",
+        NodeKind::Emit { .. } => "emit",
+        NodeKind::Listen { .. } => "listen",
+        NodeKind::Approval { .. } => "approval",
+        NodeKind::Workflow { .. } => "workflow",
         NodeKind::Switch { .. } => "switch",
         NodeKind::Set { .. } => "set",
         NodeKind::Stop { .. } => "stop",

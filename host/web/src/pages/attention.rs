@@ -7,6 +7,7 @@ use counterfoil_store::receipt::EffectFilter;
 use counterfoil_store::run::RunState;
 
 use super::{Chrome, Page, show};
+use crate::api::approvals::{Approval, approvals};
 use crate::api::effects::{Effect, effects};
 use crate::api::runs::{Run, Wanted, runs};
 use crate::list::ListParams;
@@ -25,6 +26,7 @@ pub(super) struct AttentionPage {
     /// How long ago the oldest was sent.
     oldest_age: Option<String>,
     more_unknown: bool,
+    approvals: Vec<Approval>,
     blocked: Vec<Run>,
     failed: Vec<Run>,
 }
@@ -40,6 +42,7 @@ pub(super) async fn page(State(app): Shared, visitor: Visitor) -> Result<Page<At
         oldest_age: oldest.map(|at| show::length(&(now - at).num_milliseconds())),
         more_unknown: unknown.next.is_some(),
         unknown: unknown.items,
+        approvals: approvals(&app, &visitor.principal, true, first()).await?.items,
         blocked: in_state(&app, &visitor, RunState::Blocked).await?,
         failed: in_state(&app, &visitor, RunState::Failed).await?,
     }))

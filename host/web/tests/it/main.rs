@@ -1,5 +1,6 @@
 //! The promises of this room, over its router and a real Postgres.
 
+mod approvals;
 mod blocks;
 mod connections;
 mod effects;

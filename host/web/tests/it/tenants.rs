@@ -24,6 +24,7 @@ fn body(method: &str, path: &str) -> String {
             json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200, "body": "" } })
                 .to_string()
         }
+        ("POST", "/v1/approvals/{id}") => json!({ "approved": true, "answer": { "limit": 1 } }).to_string(),
         _ => String::new(),
     }
 }
@@ -39,6 +40,7 @@ async fn a_stranger_learns_nothing_from_any_route() {
         [0]["id"]
         .clone();
     let key = world.get("/v1/keys").await.with(200)["items"][0]["id"].clone();
+    let asked = world.asked().await["id"].clone();
     let stranger = world.new_tenant(TenantId(Uuid::now_v7()), "other").await;
     let stranger = &stranger[&Scope::Admin];
     let before = world.get(&format!("/v1/runs/{run}/timeline")).await.with(200);
@@ -51,6 +53,7 @@ async fn a_stranger_learns_nothing_from_any_route() {
             "connections" => "payments".to_owned(),
             "runs" => run.to_string(),
             "effects" => receipt.id.to_string(),
+            "approvals" => asked.as_str().expect("an id").to_owned(),
             "events" => event.as_str().expect("an id").to_owned(),
             "keys" => key.as_str().expect("an id").to_owned(),
             noun => panic!("say what a {noun} is called"),
@@ -66,7 +69,11 @@ async fn a_stranger_learns_nothing_from_any_route() {
         }
         let mut answers = Vec::new();
         for name in [&ours, &unknown] {
-            let uri = path.replace("{name}", name).replace("{id}", name).replace("{number}", "1");
+            let uri = path
+                .replace("/signals/{name}", "/signals/reply")
+                .replace("{name}", name)
+                .replace("{id}", name)
+                .replace("{number}", "1");
             answers.push(seen(&world.ask(stranger, &method, &uri, &[], body(&method, &path)).await));
         }
         assert_eq!(answers[0], answers[1], "{method} {path}");

@@ -56,6 +56,7 @@ steps:
   - wait: { delay: 3 days }
   - Up_Per: { set: { n: 9007199254740993 } }
   - par: { parallel: [] }
+  - ask: { approval: {} }
   - what: { huh: 1 }
   - two: { set: 1 }
     three: { set: 2 }
@@ -183,4 +184,47 @@ fn the_deepest_definition_fits_a_thread() {
     });
     let (switches, end) = checked.expect("a thread starts").join().expect("it does not overflow");
     assert_eq!((switches, end), (depth, RunEnd::Succeeded { output: json!(1) }));
+}
+
+#[test]
+fn a_workflow_that_starts_itself_is_refused_where_it_does() {
+    let flow = |name: &str, on: &str, emits: &str| {
+        format!(
+            "name: {name}\ntriggers: [ {{ event: {on}, dedup: every_time }} ]\nsteps:\n  - first: {{ set: 1 }}\n  - all: {{ parallel: [ {{ do: [ {{ tell: {{ emit: {{ event: {emits} }} }} }} ] }} ] }}\n"
+        )
+    };
+    let others: BTreeMap<String, Links> = [("b", "x.b", "x.c"), ("c", "x.c", "x.d"), ("old", "x.a", "x.b")]
+        .map(|(name, on, emits)| (name.to_owned(), plan(&flow(name, on, emits)).links()))
+        .into();
+    for (name, emits, way) in [
+        ("a", "x.a", Some("a → a")),
+        ("d", "x.b", None),
+        ("old", "x.other", None),
+        ("again", "x.b", Some("again → b → c → again")),
+    ] {
+        let on = if name == "again" { "x.d" } else { "x.a" };
+        let text = flow(name, on, emits);
+        let authored = Authored::read(&text).expect("it is YAML");
+        let version = authored.compile(&blocks()).expect("it holds");
+        let problem = authored.cycle(&version, &others);
+        let told = problem.as_ref().map(|problem| (problem.line, problem.message.clone()));
+        assert_eq!(
+            told,
+            way.map(|way| (5, format!("this starts the workflow again, without end: {way}"))),
+            "{name}"
+        );
+    }
+}
+
+/// Every list of steps in the guide for application developers, in one workflow.
+#[test]
+fn the_examples_of_the_guide_hold() {
+    let guide = include_str!("../../../../../docs/application-developer.md");
+    let examples = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let steps: Vec<&str> = examples.filter(|example| example.starts_with("  - ")).collect();
+    assert!(steps.len() >= 4, "{steps:?}");
+    let text = format!("name: guide\nsteps:\n  - score: {{ set: 1 }}\n{}", steps.concat());
+    if let Err(problems) = compile(&text) {
+        panic!("{text}\n{problems:#?}");
+    }
 }

@@ -1,8 +1,10 @@
 //! From the text of a definition to a saved version.
 
+use std::collections::BTreeMap;
+
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, WorkflowVersionId};
-use counterfoil_domain::workflow::{self, Authored, Version, is_name};
+use counterfoil_domain::workflow::{self, Authored, Links, Plan, Version, is_name};
 use counterfoil_store::workflow::NewVersion;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -49,12 +51,24 @@ pub(super) async fn compile(
     let names: Vec<String> = authored.blocks().into_iter().collect();
     let blocks = app.store.newest_blocks(who.tenant, &names).await?;
     let version = authored.compile(&blocks).map_err(invalid)?;
+    let others = links(app, who).await?;
+    if let Some(problem) = authored.cycle(&version, &others) {
+        return Err(invalid(vec![problem]));
+    }
     if version.definition.name != name {
         let detail =
             format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
         return Err(Problem::bad_field("/name", detail));
     }
     Ok(version)
+}
+
+/// How the active workflows start each other.
+async fn links(app: &App, who: &Principal) -> Result<BTreeMap<String, Links>, Problem> {
+    let plans = app.store.active_plans(who.tenant).await?;
+    // One that a newer host wrote is not in the way of this one's.
+    let links = |(name, plan)| Some((name, serde_json::from_value::<Plan>(plan).ok()?.links()));
+    Ok(plans.into_iter().filter_map(links).collect())
 }
 
 fn invalid(problems: Vec<workflow::Problem>) -> Problem {
@@ -85,6 +99,7 @@ pub(super) async fn save(
         definition_hash: hash(&version.canonical, &plan),
         definition: serde_json::from_str(&version.canonical).unwrap_or(Value::Null),
         source: source.into(),
+        listened: version.plan.listened(),
         plan,
     };
     let saved = app.store.save_workflow(who.tenant, name, &new).await?;

@@ -1,0 +1,79 @@
+//! The nodes that wait for somebody else.
+
+use serde_json::{Map, Value};
+
+use super::Decoder;
+use crate::expression::child;
+use crate::workflow::definition::{Approval, ApprovalNode, Listen, ListenNode, Step, WorkflowNode};
+use crate::workflow::form;
+use crate::workflow::problem::ProblemCode;
+
+impl Decoder<'_, '_> {
+    pub(super) fn listen(
+        &mut self,
+        fields: &Map<String, Value>,
+        pointer: &str,
+        depth: usize,
+    ) -> Option<ListenNode> {
+        self.check_fields(fields, pointer, &["listen", "on_timeout"]);
+        let own = child(pointer, "listen");
+        let listen: Option<Listen> = self.leaf(&fields["listen"], &own);
+        let has_time = listen.as_ref().is_none_or(|listen| listen.timeout.is_some());
+        let on_timeout = self.on_timeout(fields, pointer, depth, ("timeout", has_time));
+        let listen = listen?;
+        match (&listen.signal, &listen.event) {
+            (Some(signal), None) => {
+                self.check_name(signal, &child(&own, "signal"), "a signal");
+                if listen.record.is_some() {
+                    let message = "a signal is sent to its run: only an event has a `record`";
+                    self.problems.at_value(&child(&own, "record"), ProblemCode::Schema, message);
+                }
+            }
+            (None, Some(event)) => self.check_event_type(event, &child(&own, "event")),
+            _ => {
+                let message = "a `listen` has either a `signal` or an `event`";
+                self.problems.at_value(&own, ProblemCode::Schema, message);
+            }
+        }
+        Some(ListenNode { listen, on_timeout })
+    }
+
+    pub(super) fn approval(
+        &mut self,
+        fields: &Map<String, Value>,
+        pointer: &str,
+        depth: usize,
+    ) -> Option<ApprovalNode> {
+        self.check_fields(fields, pointer, &["approval", "on_timeout"]);
+        let own = child(pointer, "approval");
+        let approval: Option<Approval> = self.leaf(&fields["approval"], &own);
+        let has_time = approval.as_ref().is_none_or(|approval| approval.deadline.is_some());
+        let on_timeout = self.on_timeout(fields, pointer, depth, ("deadline", has_time));
+        let approval = approval?;
+        if let Some(Err(why)) = approval.form.as_ref().map(form::check_schema) {
+            self.problems.at_value(&child(&own, "form"), ProblemCode::Schema, why);
+        }
+        Some(ApprovalNode { approval, on_timeout })
+    }
+
+    pub(super) fn workflow(&mut self, value: &Value, pointer: &str) -> Option<WorkflowNode> {
+        let node = self.leaf::<WorkflowNode>(value, pointer)?;
+        self.check_name(&node.workflow, &child(pointer, "workflow"), "a workflow");
+        Some(node)
+    }
+
+    fn on_timeout(
+        &mut self,
+        fields: &Map<String, Value>,
+        pointer: &str,
+        depth: usize,
+        (limit, has_limit): (&str, bool),
+    ) -> Option<Vec<Step>> {
+        let steps = fields.get("on_timeout")?;
+        if !has_limit {
+            let message = format!("without a `{limit}`, there is no time that could be over");
+            self.problems.at_key(&child(pointer, "on_timeout"), ProblemCode::Unreachable, message);
+        }
+        Some(self.step_list(steps, &child(pointer, "on_timeout"), depth + 1))
+    }
+}
