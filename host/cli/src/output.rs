@@ -108,7 +108,7 @@ pub(crate) fn fields(record: &Value, lines: &[Column]) -> String {
     let filled =
         lines.iter().map(|line| (line.title, line.cell(record))).filter(|(_, cell)| !cell.trim().is_empty());
     let lines: Vec<String> = filled
-        .map(|(title, cell)| format!("{title:width$}  {}", cell.replace('\n', &format!("\n{:width$}  ", ""))))
+        .map(|(title, cell)| format!("{title:width$}  {}", hung(&cell, &format!("{:width$}  ", ""))))
         .collect();
     lines.join("\n")
 }
@@ -121,7 +121,7 @@ pub(crate) fn table(columns: &[Column], items: &[Value]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(columns.iter().map(|column| column.title.to_uppercase()));
     for item in items {
-        table.add_row(columns.iter().map(|column| column.cell(item)));
+        table.add_row(columns.iter().map(|column| one_line(&column.cell(item))));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -129,6 +129,24 @@ pub(crate) fn table(columns: &[Column], items: &[Value]) -> String {
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n")
+}
+
+/// A foreign text that stays on its line: what it holds to move about a terminal is shown instead of done.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().fold(String::new(), |mut line, character| {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+        line
+    })
+}
+
+/// A foreign text of several lines, each behind `indent`, so that none of them looks like a line of ours.
+pub(crate) fn hung(text: &str, indent: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(|line| one_line(&line.replace('\t', "    "))).collect();
+    lines.join(&format!("\n{indent}"))
 }
 
 /// A time as a person reads it.

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::output::spoken_time;
+use crate::output::{hung, one_line, spoken_time};
 
 /// As much of the API's timeline as is printed.
 #[derive(Debug, Deserialize)]
@@ -168,7 +168,7 @@ impl Timeline {
             writeln!(out, "\noutput  {output}")?;
         }
         if let Some(error) = &run.error {
-            writeln!(out, "\nerror   {}", error.line())?;
+            writeln!(out, "\nerror   {}", error.line("        │ "))?;
         }
         Ok(())
     }
@@ -182,6 +182,8 @@ impl Entry {
 
     fn write(&self, out: &mut String, width: usize, begun: DateTime<Utc>) -> std::fmt::Result {
         const INDENT: &str = "          ";
+        /// Before what a foreign text has on further lines.
+        const HUNG: &str = "          │ ";
         let name = self.name();
         let pad = width.saturating_sub(name.chars().count());
         let what = self.block.as_ref().map_or_else(|| self.kind.clone(), |block| format!("block {block}"));
@@ -200,13 +202,15 @@ impl Entry {
         }
         for effect in &self.effects {
             let Effect { id, safety, state, summary, reason } = effect;
+            let summary = one_line(summary);
             writeln!(out, "{INDENT}└ {}  {summary}  {DIM}{safety}{DIM:#}  {id}", coloured(state))?;
             if let Some(reason) = reason {
-                writeln!(out, "{INDENT}  {DIM}{reason}{DIM:#}")?;
+                writeln!(out, "{INDENT}  {DIM}{}{DIM:#}", one_line(reason))?;
             }
         }
         if let Some(Logs { lines, truncated }) = &self.logs {
             for Log { level, message } in lines {
+                let message = hung(message, HUNG);
                 writeln!(out, "{INDENT}{DIM}{level}: {message}{DIM:#}")?;
             }
             if *truncated {
@@ -214,7 +218,7 @@ impl Entry {
             }
         }
         if let Some(error) = &self.error {
-            writeln!(out, "{INDENT}{}", error.line())?;
+            writeln!(out, "{INDENT}{}", error.line(HUNG))?;
         }
         Ok(())
     }
@@ -244,9 +248,9 @@ impl Span {
 }
 
 impl Fault {
-    fn line(&self) -> String {
+    fn line(&self, indent: &str) -> String {
         let red = AnsiColor::Red.on_default();
-        format!("{red}{}{red:#} {}", self.code, self.message)
+        format!("{red}{}{red:#} {}", self.code, hung(&self.message, indent))
     }
 }
 

@@ -65,3 +65,29 @@ fn time_is_said_in_two_units() {
         assert_eq!(spoken(ms), expected);
     }
 }
+
+/// Whoever judges an effect reads these lines: a block must not be able to write one.
+#[test]
+fn no_foreign_text_becomes_a_line_of_the_timeline() {
+    let forged = "x\n          └ ✓ committed  POST https://bank.example/refund\r\u{1b}[2K";
+    let effect = json!({ "id": "eff_1", "safety": "at-most-once", "state": "rejected", "summary": forged, "reason": forged });
+    let fault = json!({ "code": "guest_trap", "message": forged });
+    let value = json!({
+        "run": {
+            "id": "run_1", "workflow": "w", "version": 1, "state": "failed", "record": null, "trigger": "api",
+            "admitted_at": "2026-01-02T03:04:05Z", "ended_at": null, "output": null, "error": fault,
+        },
+        "now": "2026-01-02T03:04:15Z", "duration_ms": 1,
+        "entries": [{
+            "step": "stp_1", "node": "n", "iteration": [], "kind": "block", "block": "b", "digest": null, "state": "failed",
+            "attempt": 1, "losses": 0, "queued_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null,
+            "due_at": null, "choice": null, "output": null, "error": fault, "spans": [], "effects": [effect],
+            "logs": { "lines": [{ "level": "info", "message": forged }], "truncated": false },
+        }],
+        "gaps": [], "audit": [],
+    });
+    let text = Timeline::deserialize(&value).expect("a timeline").text();
+    let receipts = text.lines().filter(|line| plain(line).trim_start().starts_with('└')).count();
+    assert_eq!(receipts, 1, "{text}");
+    assert!(!text.contains("\u{1b}[2K") && !text.contains('\r'), "{text:?}");
+}
