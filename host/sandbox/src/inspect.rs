@@ -53,7 +53,7 @@ fn check_manifest(outline: &Outline) -> Result<(), Refused> {
         (false, None) => Err(refused(
             Code::ManifestMissing,
             "the component is a program that cannot be asked what it is, and came without a manifest: send its \
-             descriptor as JSON beside it.",
+             descriptor as JSON beside it (`counterfoil block push --manifest FILE`, or the header `Counterfoil-Manifest`).",
         )),
     }
 }

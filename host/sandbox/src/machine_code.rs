@@ -49,7 +49,7 @@ impl MachineCode {
 #[cfg(target_os = "linux")]
 mod sealed {
     use std::fs::File;
-    use std::io::{self, Write as _};
+    use std::io::{self, Seek as _, SeekFrom, Write as _};
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::os::unix::fs::FileExt as _;
 
@@ -87,8 +87,8 @@ mod sealed {
             if fcntl_get_seals(&descriptor)? != SEALS {
                 return Err(io::Error::other("the machine code that was handed over is not sealed"));
             }
-            let file = File::from(descriptor);
-            let bytes_len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+            let mut file = File::from(descriptor);
+            let bytes_len = usize::try_from(file.seek(SeekFrom::End(0))?).map_err(io::Error::other)?;
             Ok(Self { memory: Memory(file), bytes_len })
         }
 

@@ -16,9 +16,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::Digest;
+use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX, StepLimits, bounded_text};
 use counterfoil_domain::ports::{
-    EffectPort, Refused, StepEnd, StepJob, StepReport, VerifyEnd, VerifyJob, VerifyReport,
+    EffectPort, LogLine, Refused, StepEnd, StepJob, StepReport, VerifyEnd, VerifyJob, VerifyReport,
 };
+use counterfoil_domain::receipt::verification::Verdict;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
@@ -30,9 +32,11 @@ use crate::blocks::NotReady;
 use crate::engine::Allocation;
 use crate::executor::Executor;
 use crate::local::DESCRIBE_WALL_MS_MAX;
+use crate::log::StepLog;
 use crate::machine_code::MachineCode;
 use crate::program::Program;
-use crate::report::unready;
+use crate::report::{narrowest, unready};
+use crate::trap;
 
 /// The first argument of a runner.
 pub(crate) const COMMAND: &str = "__run";
@@ -174,9 +178,10 @@ impl Executor for Runners {
 
     async fn run(&self, code: &Arc<MachineCode>, job: StepJob) -> StepReport {
         let (lease, wall_ms, losses) = (job.execution, job.limits.wall_ms_max, job.losses);
+        let limits = narrowest(job.limits, self.begin.limits);
         let door = Some((lease, &*self.effects));
         StepReport::nothing(match self.ask(code, &Question::Run(job), door, wall_ms, losses).await {
-            Ok(Said::Ran(report)) => return report,
+            Ok(Said::Ran(report)) => return bounded(report, &limits),
             Ok(Said::Loaded(Err(error))) => StepEnd::Unavailable { message: error.to_string() },
             Ok(_) => StepEnd::Lost { message: BESIDE_THE_POINT.into() },
             Err(Unanswered::Unavailable(message)) => StepEnd::Unavailable { message },
@@ -186,9 +191,12 @@ impl Executor for Runners {
 
     async fn verify(&self, code: &Arc<MachineCode>, job: VerifyJob) -> VerifyReport {
         let (lease, wall_ms) = (job.execution, job.limits.wall_ms_max);
+        let limits = narrowest(job.limits, self.begin.limits);
         let door = Some((lease, &*self.effects));
         VerifyReport::nothing(match self.ask(code, &Question::Verify(job), door, wall_ms, 0).await {
-            Ok(Said::Verified(report)) => return report,
+            Ok(Said::Verified(VerifyReport { end, logs })) => {
+                return VerifyReport { end: bounded_verdict(end), logs: bounded_logs(logs, &limits).0 };
+            }
             Ok(Said::Loaded(Err(error))) => VerifyEnd::Unavailable { message: error.to_string() },
             Err(Unanswered::Unavailable(message)) => VerifyEnd::Unavailable { message },
             // Asked again and again it would bring down others each time.
@@ -198,5 +206,88 @@ impl Executor for Runners {
     }
 }
 
+/// What a runner says of a step, within the bounds that one of ours has kept already.
+fn bounded(report: StepReport, limits: &StepLimits) -> StepReport {
+    let StepReport { end, logs, logs_truncated, cpu_ms, memory_bytes_peak } = report;
+    let end = match end {
+        StepEnd::Output(output) if output.len() as u64 > limits.output_bytes_max => {
+            trap::output_too_large(limits).into()
+        }
+        StepEnd::Failed { retry_after_ms, code, message } => StepEnd::Failed {
+            retry_after_ms,
+            code: bounded_text(&code, NAME_BYTES_MAX),
+            message: bounded_text(&message, ERROR_TEXT_BYTES_MAX),
+        },
+        StepEnd::Trapped { code, message } => {
+            StepEnd::Trapped { code, message: bounded_text(&message, ERROR_TEXT_BYTES_MAX) }
+        }
+        StepEnd::Unavailable { message } => {
+            StepEnd::Unavailable { message: bounded_text(&message, ERROR_TEXT_BYTES_MAX) }
+        }
+        StepEnd::Lost { message } => StepEnd::Lost { message: bounded_text(&message, ERROR_TEXT_BYTES_MAX) },
+        end @ (StepEnd::Output(_) | StepEnd::Stopped) => end,
+    };
+    let (logs, cut) = bounded_logs(logs, limits);
+    StepReport { end, logs, logs_truncated: logs_truncated || cut, cpu_ms, memory_bytes_peak }
+}
+
+fn bounded_verdict(end: VerifyEnd) -> VerifyEnd {
+    match end {
+        VerifyEnd::Trapped { code, message } => {
+            VerifyEnd::Trapped { code, message: bounded_text(&message, ERROR_TEXT_BYTES_MAX) }
+        }
+        VerifyEnd::Unavailable { message } => {
+            VerifyEnd::Unavailable { message: bounded_text(&message, ERROR_TEXT_BYTES_MAX) }
+        }
+        VerifyEnd::Said(Verdict::Inconclusive(why)) => {
+            VerifyEnd::Said(Verdict::Inconclusive(bounded_text(&why, ERROR_TEXT_BYTES_MAX)))
+        }
+        end @ (VerifyEnd::Said(_) | VerifyEnd::Stopped) => end,
+    }
+}
+
+fn bounded_logs(lines: Vec<LogLine>, limits: &StepLimits) -> (Vec<LogLine>, bool) {
+    let mut log = StepLog::new(limits);
+    for LogLine { level, message } in lines {
+        log.push(level, &message);
+    }
+    log.into_lines()
+}
+
 /// A runner that answers so is not one of ours any more.
 const BESIDE_THE_POINT: &str = "the process that ran it answered another question";
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_domain::ports::LogLevel;
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_held_to_its_bounds_whoever_made_it() {
+        let limits = StepLimits::DEFAULT;
+        let line = |message: &str| LogLine { level: LogLevel::Info, message: message.into() };
+        let lines_max = usize::try_from(limits.log_lines_max).expect("fits");
+        let long = "m".repeat(1 << 20);
+        let logs = |count: usize| vec![line(""); count];
+        let report = |end, logs| StepReport { logs, ..StepReport::nothing(end) };
+        let kept = bounded(report(StepEnd::Stopped, logs(lines_max)), &limits);
+        assert_eq!((kept.logs.len(), kept.logs_truncated), (lines_max, false), "at the limit");
+        let cut = bounded(report(StepEnd::Stopped, logs(lines_max + 1)), &limits);
+        assert_eq!((cut.logs.len(), cut.logs_truncated), (lines_max, true), "one over");
+        let cut = bounded(report(StepEnd::Stopped, vec![line(&long)]), &limits);
+        assert!(cut.logs_truncated && cut.logs[0].message.len() as u64 <= limits.log_bytes_max);
+        // What our own runner says is the same afterwards.
+        assert_eq!(bounded(cut.clone(), &limits), cut);
+        for end in [
+            StepEnd::Output(long.clone()),
+            StepEnd::Failed { retry_after_ms: None, code: long.clone(), message: long.clone() },
+            StepEnd::Trapped { code: Code::GuestTrap, message: long.clone() },
+            StepEnd::Unavailable { message: long.clone() },
+            StepEnd::Lost { message: long.clone() },
+        ] {
+            let said = format!("{:?}", bounded(StepReport::nothing(end), &limits).end);
+            assert!(said.len() < 2 * ERROR_TEXT_BYTES_MAX, "{} bytes", said.len());
+        }
+    }
+}

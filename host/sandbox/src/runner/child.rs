@@ -42,7 +42,6 @@ const FREE: &[libc::c_long] = &[
     libc::SYS_epoll_pwait,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_lseek,
@@ -52,14 +51,21 @@ const FREE: &[libc::c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_read,
     libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_statx,
+    libc::SYS_sendto,
     libc::SYS_write,
     libc::SYS_writev,
 ];
 /// Asks which pages of a memory were touched, to reset those only: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 0xC060_6610;
-const ALLOWED: &[Allowed] = &[(libc::SYS_ioctl, 1, PAGEMAP_SCAN)];
+/// It speaks without handing anything over, and asks of a descriptor no more than what it is and that it be sealed: what else
+/// can be asked of one lets it signal other processes.
+const ALLOWED: &[Allowed] = &[
+    (libc::SYS_ioctl, 1, PAGEMAP_SCAN),
+    (libc::SYS_fcntl, 1, libc::F_GETFD as u64),
+    (libc::SYS_fcntl, 1, libc::F_GETFL as u64),
+    (libc::SYS_fcntl, 1, libc::F_ADD_SEALS as u64),
+    (libc::SYS_fcntl, 1, libc::F_GET_SEALS as u64),
+];
 
 #[derive(Debug, thiserror::Error)]
 enum RunnerError {
@@ -248,5 +254,59 @@ async fn answer(local: &Local, ticket: Ticket, question: Question) -> Said {
             let job = VerifyJob { execution: ticket.execution(), ..job };
             Said::Verified(local.verify(&block, job).await)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::process::Command;
+
+    use nix::errno::Errno;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::sys::signal::kill;
+    use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+    use super::*;
+
+    const CONFINED: &str = "COUNTERFOIL_TEST_CONFINED";
+
+    /// What a guest that has taken over its process could do to others, tried from within.
+    #[test]
+    fn a_runner_reaches_no_file_and_no_other_process() {
+        if std::env::var_os(CONFINED).is_none() {
+            let this = std::env::current_exe().expect("a test");
+            let name = "runner::child::tests::a_runner_reaches_no_file_and_no_other_process";
+            let confined =
+                Command::new(this).args(["--exact", name, "--nocapture"]).env(CONFINED, "1").output();
+            let confined = confined.expect("started");
+            assert_eq!(confined.status.code(), Some(42), "{}", String::from_utf8_lossy(&confined.stderr));
+            return;
+        }
+        let (ours, theirs) = StdUnixStream::pair().expect("a pair");
+        let parent = nix::unistd::getppid();
+        confine::forbid_system_calls_but(FREE, ALLOWED).expect("confined");
+        let denied =
+            |what: io::Result<()>| what.is_err_and(|error| error.raw_os_error() == Some(Errno::EPERM as i32));
+        let mut nothing = SendAncillaryBuffer::default();
+        let tried = [
+            ("open", denied(std::fs::File::open("/proc/self/status").map(drop))),
+            ("stat", denied(std::fs::metadata("/").map(drop))),
+            ("connect", denied(std::net::TcpStream::connect("127.0.0.1:1").map(drop))),
+            ("pair", denied(StdUnixStream::pair().map(drop))),
+            ("exec", denied(Command::new("/bin/true").status().map(drop))),
+            ("thread", denied(std::thread::Builder::new().spawn(|| ()).map(drop))),
+            ("kill", denied(kill(parent, None).map_err(Into::into))),
+            // With an owner and a signal of its choice a descriptor kills whom it names.
+            ("async", denied(fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_ASYNC)).map(drop).map_err(Into::into))),
+            ("hand over", {
+                let sent = sendmsg(&ours, &[IoSlice::new(b"x")], &mut nothing, SendFlags::empty());
+                denied(sent.map(drop).map_err(Into::into))
+            }),
+            ("speak", rustix::net::send(&ours, b"x", SendFlags::NOSIGNAL) == Ok(1)),
+            ("hear", rustix::io::read(&theirs, &mut [0_u8; 1]) == Ok(1)),
+        ];
+        eprintln!("{tried:?}");
+        process::exit(if tried.iter().all(|(_, right)| *right) { 42 } else { 1 });
     }
 }

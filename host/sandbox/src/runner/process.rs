@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::COMMAND;
@@ -28,6 +29,8 @@ use crate::program::Program;
 const BEGIN_FOR_MAX: Duration = Duration::from_secs(20);
 /// Between the end of a step's time, which its runner sees to, and the end of a runner that did not.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// Loaded so often, a block makes room for others before it is run only where the runner does not mean to run it.
+const LOADS_MAX: usize = 3;
 /// What a question can still bring once nobody has looked: an effect, and the answer.
 const HEARD_MAX: usize = 2;
 
@@ -79,10 +82,11 @@ impl Life {
 
     /// False if the runner says what it may not.
     fn hear(&self, ticket: Ticket, heard: Heard) -> bool {
-        match self.tickets().open.as_ref().and_then(|open| open.get(&ticket)) {
+        let tickets = self.tickets();
+        match tickets.open.as_ref().and_then(|open| open.get(&ticket)) {
             Some(asking) => asking.try_send(heard).is_ok(),
-            // The question was given up while the answer was under way.
-            None => true,
+            // A question that was given up while the answer was under way; but none that was never put.
+            None => ticket.0 < tickets.next,
         }
     }
 }
@@ -98,14 +102,9 @@ impl Runner {
         ours.set_nonblocking(true).map_err(failed)?;
         let socket = Arc::new(UnixStream::from_std(ours).map_err(failed)?);
         let mut child = command(program, theirs).spawn().map_err(failed)?;
-        let (outgoing, to_send) = mpsc::unbounded_channel();
         let mut incoming = Incoming::new(Arc::clone(&socket), false);
-        let sending = tokio::spawn(async move { send(&socket, to_send).await });
-        let life = Arc::new(Life {
-            open: Mutex::new(Tickets { next: 0, open: Some(HashMap::new()) }),
-            end: Notify::new(),
-        });
-        let runner = Self { outgoing, life: Arc::clone(&life), loaded: Mutex::default() };
+        let (runner, sending) = Self::speaking(socket);
+        let life = Arc::clone(&runner.life);
         runner.say(&ToRunner::Begin(begin), None).map_err(|error| error.to_string())?;
         match timeout(BEGIN_FOR_MAX, incoming.next()).await {
             Ok(Ok(Some(FromRunner::Ready))) => {}
@@ -122,7 +121,7 @@ impl Runner {
         }
         tokio::spawn(async move {
             let why = tokio::select! {
-                why = watch(&life, incoming) => why,
+                why = watch(&life, incoming) => Some(why),
                 () = life.end.notified() => None,
             };
             let abandoned = life.tickets().open.take().map_or(0, |open| open.len());
@@ -140,6 +139,24 @@ impl Runner {
         Ok(runner)
     }
 
+    /// One at the other end of a socket, and the task that speaks to it.
+    fn speaking(socket: Arc<UnixStream>) -> (Self, JoinHandle<()>) {
+        let (outgoing, to_send) = mpsc::unbounded_channel();
+        let life = Arc::new(Life {
+            open: Mutex::new(Tickets { next: 0, open: Some(HashMap::new()) }),
+            end: Notify::new(),
+        });
+        let speaks = Arc::clone(&life);
+        let sending = tokio::spawn(async move {
+            // One that cannot be told anything any more would let every step in it wait in vain.
+            if let Err(error) = send(&socket, to_send).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "a runner cannot be spoken to");
+                speaks.end.notify_one();
+            }
+        });
+        (Self { outgoing, life, loaded: Mutex::default() }, sending)
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         self.life.tickets().open.is_none()
     }
@@ -149,7 +166,7 @@ impl Runner {
         self.life.end.notify_one();
     }
 
-    /// Asks about a block, which is loaded first where it is not.
+    /// Asks about a block, which is loaded first where it is not. Whatever the runner says, it has an end.
     ///
     /// # Errors
     /// [`Gone`], once the effect that was under way, if one was, has come to its end.
@@ -161,7 +178,7 @@ impl Runner {
         wall: Duration,
     ) -> Result<Said, Gone> {
         let component = question.component();
-        loop {
+        for _ in 0..LOADS_MAX {
             if !self.loaded().contains(&component)
                 && let Said::Loaded(Err(error)) = self.load(component, code).await?
             {
@@ -175,6 +192,9 @@ impl Runner {
                 said => return Ok(said),
             }
         }
+        tracing::error!("a runner has no block of those that it has loaded, and is ended");
+        self.end();
+        Err(Gone)
     }
 
     /// Loads a block, whether it is there or not.
@@ -244,6 +264,7 @@ impl Asking<'_> {
 
     async fn hear_out(&mut self, door: Door<'_>) -> Result<Said, Gone> {
         let mut effect = OptionFuture::from(None);
+        let mut is_waiting = false;
         loop {
             tokio::select! {
                 heard = self.heard.recv() => match (heard, door) {
@@ -251,12 +272,14 @@ impl Asking<'_> {
                         self.answered = true;
                         return Ok(said);
                     }
-                    (Some(Heard::Effect(call)), Some((lease, port))) => {
+                    (Some(Heard::Effect(call)), Some((lease, port))) if !is_waiting => {
                         effect = Some(port.perform(lease, call)).into();
+                        is_waiting = true;
                     }
-                    (Some(Heard::Effect(_)), None) => {
+                    (Some(Heard::Effect(_)), _) => {
                         tracing::error!("a runner asks for an effect where none may be, and is ended");
                         self.runner.end();
+                        effect.await;
                         return Err(Gone);
                     }
                     (None, _) => {
@@ -267,6 +290,7 @@ impl Asking<'_> {
                 },
                 Some(reply) = &mut effect => {
                     effect = None.into();
+                    is_waiting = false;
                     let reply = ToRunner::Reply(self.ticket, reply);
                     self.runner.say(&reply, None).map_err(|error| self.runner.broken(&error))?;
                 }
@@ -289,17 +313,17 @@ impl Drop for Asking<'_> {
 }
 
 /// Hands on what the runner says, until it has ended or says what it may not; then it says why.
-async fn watch(life: &Life, mut incoming: Incoming) -> Option<String> {
+async fn watch(life: &Life, mut incoming: Incoming) -> String {
     loop {
         let may = match incoming.next().await {
             Ok(Some(FromRunner::Said(ticket, said))) => life.hear(ticket, Heard::Said(said)),
             Ok(Some(FromRunner::Effect(ticket, call))) => life.hear(ticket, Heard::Effect(call)),
             Ok(Some(FromRunner::Ready)) => false,
-            Ok(None) => return Some("it closed its socket".into()),
-            Err(error) => return Some(error.to_string()),
+            Ok(None) => return "it closed its socket".into(),
+            Err(error) => return error.to_string(),
         };
         if !may {
-            return Some("it says what it may not".into());
+            return "it says what it may not".into();
         }
     }
 }
@@ -330,5 +354,161 @@ async fn end(child: &mut Child) -> String {
     match child.wait().await {
         Ok(status) => format!("{status}: {said}"),
         Err(error) => format!("{error}: {said}"),
+    }
+}
+
+/// A guest that has taken its runner over, at the other end of the socket.
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use counterfoil_domain::effect::{EffectReply, EffectRequest};
+    use counterfoil_domain::id::{LineageId, Place};
+    use counterfoil_domain::limits::StepLimits;
+    use counterfoil_domain::ports::StepJob;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::artifact::Artifact;
+
+    const WALL: Duration = Duration::from_mins(1);
+
+    struct Evil {
+        runner: Runner,
+        says: mpsc::UnboundedSender<Outgoing>,
+        hears: Incoming,
+    }
+
+    /// Both ends; what watches the host's tells why it ended the runner.
+    fn evil() -> (Evil, JoinHandle<String>) {
+        let (ours, theirs) = StdUnixStream::pair().expect("a pair");
+        let [ours, theirs] = [ours, theirs].map(|end| {
+            end.set_nonblocking(true).expect("set");
+            Arc::new(UnixStream::from_std(end).expect("a socket"))
+        });
+        let incoming = Incoming::new(Arc::clone(&ours), false);
+        let (runner, _) = Runner::speaking(ours);
+        let life = Arc::clone(&runner.life);
+        let watching = tokio::spawn(async move {
+            let why = tokio::select! {
+                why = watch(&life, incoming) => why,
+                () = life.end.notified() => "it was ended".into(),
+            };
+            life.tickets().open.take();
+            why
+        });
+        let (says, to_send) = mpsc::unbounded_channel();
+        let hears = Incoming::new(Arc::clone(&theirs), true);
+        tokio::spawn(async move { send(&theirs, to_send).await });
+        (Evil { runner, says, hears }, watching)
+    }
+
+    fn say(says: &mpsc::UnboundedSender<Outgoing>, message: &FromRunner) {
+        says.send(Outgoing::new(message, None).expect("short")).unwrap_or_else(|_| panic!("it is heard"));
+    }
+
+    /// Answers at once when it is let, and counts.
+    struct Port {
+        asked: AtomicUsize,
+        let_through: Semaphore,
+    }
+
+    #[async_trait]
+    impl EffectPort for Port {
+        async fn perform(&self, _execution: LeaseId, _call: EffectCall) -> EffectReply {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.let_through.acquire().await.expect("open").forget();
+            EffectReply::Stop
+        }
+    }
+
+    fn question() -> Question {
+        Question::Run(StepJob {
+            execution: LeaseId(Uuid::nil()),
+            component: Digest([1; 32]),
+            input: "{}".into(),
+            place: Place { lineage: LineageId(Uuid::nil()), node: "n".into(), iteration: Vec::new() },
+            started_at_ms: 0,
+            seed: [0; 32],
+            limits: StepLimits::DEFAULT,
+            losses: 0,
+        })
+    }
+
+    fn code() -> Arc<MachineCode> {
+        Arc::new(MachineCode::of(&Artifact::compiled(b"code".to_vec())).expect("memory"))
+    }
+
+    fn call() -> EffectCall {
+        EffectCall {
+            request: EffectRequest::Model("{}".into()),
+            key: None,
+            connection: None,
+            safety: None,
+            idempotency_key: None,
+            timeout_ms: None,
+            extra: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runner_that_never_has_the_block_holds_no_step() {
+        let (Evil { runner, says, mut hears }, watching) = evil();
+        let peer = tokio::spawn(async move {
+            let mut loads = 0;
+            while let Ok(Some(message)) = hears.next::<ToRunner>().await {
+                match message {
+                    ToRunner::Load(ticket, _) => {
+                        loads += 1;
+                        say(&says, &FromRunner::Said(ticket, Said::Loaded(Ok(()))));
+                    }
+                    ToRunner::Ask(ticket, _) => say(&says, &FromRunner::Said(ticket, Said::Absent)),
+                    _ => {}
+                }
+            }
+            loads
+        });
+        assert!(runner.ask(&code(), &question(), None, WALL).await.is_err());
+        assert_eq!(watching.await.expect("told"), "it was ended");
+        drop(runner);
+        assert_eq!(peer.await.expect("ended"), LOADS_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_second_effect_on_one_ticket_ends_the_runner_and_the_first_is_seen_to_its_end() {
+        let (Evil { runner, says, mut hears }, watching) = evil();
+        let port = Port { asked: AtomicUsize::new(0), let_through: Semaphore::new(0) };
+        let peer = async {
+            while let Ok(Some(message)) = hears.next::<ToRunner>().await {
+                match message {
+                    ToRunner::Load(ticket, _) => say(&says, &FromRunner::Said(ticket, Said::Loaded(Ok(())))),
+                    ToRunner::Ask(ticket, _) => {
+                        for _ in 0..2 {
+                            say(&says, &FromRunner::Effect(ticket, call()));
+                        }
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+            let why = watching.await.expect("told");
+            port.let_through.add_permits(1);
+            why
+        };
+        let (code, question) = (code(), question());
+        let asking = runner.ask(&code, &question, Some((LeaseId(Uuid::nil()), &port)), WALL);
+        let (answer, why) = tokio::join!(asking, peer);
+        assert!(answer.is_err());
+        assert_eq!((why.as_str(), port.asked.load(Ordering::SeqCst)), ("it was ended", 1));
+        assert_eq!(port.let_through.available_permits(), 0, "the one that was begun was performed");
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_what_was_never_asked_ends_the_runner() {
+        let (Evil { runner, says, .. }, watching) = evil();
+        say(&says, &FromRunner::Said(Ticket(7), Said::Absent));
+        assert_eq!(watching.await.expect("told"), "it says what it may not");
+        assert!(runner.is_gone());
     }
 }

@@ -90,12 +90,13 @@ async fn write(socket: &UnixStream, mut bytes: &[u8], code: Option<&MachineCode>
     while !bytes.is_empty() {
         let sent = socket
             .async_io(Interest::WRITABLE, || {
+                // A peer that is gone is an error here, and no signal.
+                let Some(descriptor) = &descriptor else {
+                    return Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?);
+                };
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
                 let mut ancillary = SendAncillaryBuffer::new(&mut space);
-                if let Some(descriptor) = &descriptor {
-                    ancillary.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
-                }
-                // A peer that is gone is an error here, and no signal.
+                ancillary.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
                 Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
             })
             .await?;
