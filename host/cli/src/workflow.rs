@@ -12,6 +12,7 @@ use crate::input;
 use crate::output::{Column, Output, fields, plain};
 
 mod check;
+mod diff;
 
 /// What to do with workflows.
 #[derive(Debug, Subcommand)]
@@ -28,6 +29,9 @@ pub(crate) enum Command {
         /// Activate the version at once.
         #[arg(long)]
         activate: bool,
+        /// Activate it also if it changes side effects.
+        #[arg(long, requires = "activate")]
+        accept: bool,
     },
     /// Let a version start the runs from now on. Runs that have begun keep theirs.
     Activate {
@@ -36,6 +40,18 @@ pub(crate) enum Command {
         /// Which version [default: the newest].
         #[arg(long)]
         version: Option<u32>,
+        /// Activate it also if it changes side effects.
+        #[arg(long)]
+        accept: bool,
+    },
+    /// What is different between two versions, and what of it touches side effects.
+    Diff {
+        /// The workflow.
+        name: String,
+        /// The version to compare with [default: the active one].
+        from: Option<u32>,
+        /// The version to compare [default: the newest].
+        to: Option<u32>,
     },
     /// Let a workflow start no runs; those that have started go on.
     Pause {
@@ -80,10 +96,19 @@ const PAUSED: &[Column] = &[Column::plain("name", "/name"), Column::plain("pause
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     match command {
         Command::Check { file } => return check::check(&file, output),
-        Command::Push { file, activate } => push(&Api::new(global)?, &file, activate, output).await?,
-        Command::Activate { name, version } => {
-            let answer = activate(&Api::new(global)?, &name, version).await?;
+        Command::Push { file, activate, accept } => {
+            let activate = activate.then_some(accept);
+            push(&Api::new(global)?, &file, activate, output).await?;
+        }
+        Command::Activate { name, version, accept } => {
+            let answer = activate(&Api::new(global)?, &name, version, accept).await?;
             output.record(&answer, SAVED)?;
+        }
+        Command::Diff { name, from, to } => {
+            let query =
+                [("from", from), ("to", to)].map(|(name, number)| (name, number.map(|n| n.to_string())));
+            let answer = Api::new(global)?.get(&["workflows", &name, "diff"], &query).await?;
+            output.show(&answer, || diff::text(&answer))?;
         }
         Command::Pause { name } => {
             let answer = Api::new(global)?.post(&["workflows", &name, "pause"], Body::empty()).await?;
@@ -104,7 +129,8 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     Ok(Exit::Ok)
 }
 
-async fn push(api: &Api, file: &Path, activate: bool, output: Output) -> anyhow::Result<()> {
+/// Saves a definition, and activates it if told whether to accept what it changes.
+async fn push(api: &Api, file: &Path, activate: Option<bool>, output: Output) -> anyhow::Result<()> {
     let text = input::read_file(file)?;
     let name = check::name(file, &text)?;
     let content_type =
@@ -117,9 +143,9 @@ async fn push(api: &Api, file: &Path, activate: bool, output: Output) -> anyhow:
         }
         Err(refusal) => return Err(refusal.into()),
     };
-    if activate {
+    if let Some(accepts) = activate {
         let version = answer["version"].as_u64().and_then(|version| u32::try_from(version).ok());
-        let active = self::activate(api, &name, version).await?;
+        let active = self::activate(api, &name, version, accepts).await?;
         answer["active"] = active["version"].clone();
     }
     output.record(&answer, SAVED)?;
@@ -129,9 +155,18 @@ async fn push(api: &Api, file: &Path, activate: bool, output: Output) -> anyhow:
     Ok(())
 }
 
-async fn activate(api: &Api, name: &str, version: Option<u32>) -> anyhow::Result<Value> {
-    let body = version.map_or_else(|| json!({}), |version| json!({ "version": version }));
-    Ok(api.post(&["workflows", name, "activate"], Body::json(&body)).await?)
+async fn activate(api: &Api, name: &str, version: Option<u32>, accepts: bool) -> anyhow::Result<Value> {
+    let mut body = json!({ "accept": accepts });
+    if let Some(version) = version {
+        body["version"] = version.into();
+    }
+    match api.post(&["workflows", name, "activate"], Body::json(&body)).await {
+        Err(Refusal::Problem(problem, failure)) if problem.code == "side_effects_changed" => {
+            let version = version.map(|version| format!(" --version {version}")).unwrap_or_default();
+            Err(failure.next(format!("counterfoil workflow activate {name}{version} --accept")).into())
+        }
+        answer => Ok(answer?),
+    }
 }
 
 fn show(workflow: &Value) -> String {

@@ -113,6 +113,8 @@ codes! {
     DefinitionInvalid = "definition_invalid",
     /// A workflow has no active version.
     WorkflowNotActive = "workflow_not_active",
+    /// A version does other things to other systems than the active one, and nobody said that it is meant to.
+    SideEffectsChanged = "side_effects_changed",
 
     // Refusals of intake.
     /// The trigger's condition did not hold.

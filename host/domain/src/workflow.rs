@@ -9,6 +9,7 @@ mod compile;
 mod cycle;
 mod decode;
 pub mod definition;
+pub mod diff;
 mod duration;
 pub mod form;
 pub mod plan;
@@ -20,7 +21,7 @@ pub mod time;
 
 pub use self::advance::advance;
 pub use self::compile::{Authored, Version};
-pub use self::cycle::Links;
+pub use self::cycle::{Links, cycle_message};
 pub use self::definition::schema;
 pub use self::duration::{Duration, InvalidDuration};
 pub use self::plan::Plan;

@@ -202,4 +202,29 @@ impl Store {
         .await?;
         Ok(descriptor)
     }
+
+    /// What block versions say of themselves, those that the tenant has.
+    pub async fn descriptors(
+        &self,
+        tenant: TenantId,
+        digests: &[Digest],
+    ) -> Result<Vec<(Digest, Value)>, StoreError> {
+        let wanted: Vec<&[u8]> = digests.iter().map(|digest| digest.0.as_slice()).collect();
+        let found = sqlx::query!(
+            "SELECT DISTINCT ON (digest) name, digest, descriptor FROM block_versions
+             WHERE tenant_id = $1 AND digest = ANY ($2)
+             ORDER BY digest",
+            tenant.0,
+            &wanted as &[&[u8]],
+        )
+        .fetch_all(self.pool())
+        .await?;
+        found
+            .into_iter()
+            .map(|block| {
+                let row = Row { table: "block_versions", id: &block.name };
+                Ok((value::digest(&row, "digest", &block.digest)?, block.descriptor))
+            })
+            .collect()
+    }
 }

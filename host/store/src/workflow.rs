@@ -39,11 +39,27 @@ pub struct Saved {
     pub unchanged: bool,
 }
 
+/// A wish to activate a version.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Activation<'a> {
+    /// Which version; the newest if none is named.
+    pub number: Option<u32>,
+    /// The event types that may start it, one for each of its triggers, in order.
+    pub triggers: &'a [String],
+    /// The tenant's active versions, in the order of [`Store::active_plans`](crate::Store::active_plans), as they were when
+    /// the wish was judged; none if it was not.
+    pub seen: Option<&'a [(WorkflowId, WorkflowVersionId)]>,
+    /// What of it touches side effects and was accepted, in words.
+    pub accepted: &'a [String],
+}
+
 /// What came of a wish to activate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activated {
     /// There is no such workflow, or no such version of it.
     NotFound,
+    /// Other versions are active than those that were seen: judge again.
+    Moved,
     /// New runs are of this version.
     Active {
         /// The workflow.
@@ -120,6 +136,21 @@ pub struct VersionFull {
     pub definition: Value,
     /// As its author wrote it.
     pub source: String,
+    /// The compiled plan.
+    pub plan: Value,
+}
+
+/// A version that serves new runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActivePlan {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// Its name.
+    pub name: String,
+    /// The version.
+    pub version: WorkflowVersionId,
+    /// Its number.
+    pub number: u32,
     /// The compiled plan.
     pub plan: Value,
 }

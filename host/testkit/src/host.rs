@@ -203,7 +203,7 @@ impl Host {
         self.caller().push_block(name, file).await
     }
 
-    /// Saves and activates a workflow, written as JSON.
+    /// Saves and activates a workflow, written as JSON, whatever it changes.
     ///
     /// # Errors
     /// The host refuses it.
@@ -352,14 +352,14 @@ impl Caller<'_> {
         reply.json()
     }
 
-    /// Saves and activates a workflow, written as JSON.
+    /// Saves and activates a workflow, written as JSON, whatever it changes.
     ///
     /// # Errors
     /// The host refuses it.
     pub async fn activate(&self, definition: &Value) -> anyhow::Result<()> {
         let name = definition["name"].as_str().context("a workflow has a name")?;
         self.call("PUT", &format!("/v1/workflows/{name}"), definition).await?;
-        self.call("POST", &format!("/v1/workflows/{name}/activate"), &json!({})).await?;
+        self.call("POST", &format!("/v1/workflows/{name}/activate"), &json!({ "accept": true })).await?;
         Ok(())
     }
 }

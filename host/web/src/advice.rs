@@ -58,6 +58,7 @@ pages! {
     DescriptorInvalid = "descriptor_invalid",
     DefinitionInvalid = "definition_invalid",
     WorkflowNotActive = "workflow_not_active",
+    SideEffectsChanged = "side_effects_changed",
     RuleNotMatched = "rule_not_matched",
     AlreadyRunning = "already_running",
     DuplicateTrigger = "duplicate_trigger",

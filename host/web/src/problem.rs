@@ -183,6 +183,7 @@ const fn status(code: Code) -> StatusCode {
         | Code::NotUnknown
         | Code::TooEarly
         | Code::WorkflowNotActive
+        | Code::SideEffectsChanged
         | Code::WorkflowPaused
         | Code::AlreadyRunning
         | Code::DuplicateTrigger => StatusCode::CONFLICT,

@@ -34,6 +34,15 @@ impl Plan {
         }
         links
     }
+
+    /// The names on the way by which the workflow starts itself, straight or through `others`: the active workflows.
+    pub fn way_back(&self, others: &BTreeMap<String, Links>) -> Option<Vec<String>> {
+        let (name, own) = (self.workflow(), self.links());
+        let mut links: BTreeMap<&str, &Links> =
+            others.iter().map(|(name, links)| (name.as_str(), links)).collect();
+        links.insert(name, &own);
+        Some(way_back(name, &links)?.into_iter().map(str::to_owned).collect())
+    }
 }
 
 impl Links {
@@ -46,24 +55,24 @@ impl Authored {
     /// The problem with a version that starts itself, straight or through `others`: the active workflows, by name. It
     /// stands at the step that the way begins with.
     pub fn cycle(&self, version: &Version, others: &BTreeMap<String, Links>) -> Option<Problem> {
-        let name = version.plan.workflow();
+        let way = version.plan.way_back(others)?;
+        let next_name = way.get(1)?;
         let own = version.plan.links();
-        let mut links: BTreeMap<&str, &Links> =
-            others.iter().map(|(name, links)| (name.as_str(), links)).collect();
-        links.insert(name, &own);
-        let way = way_back(name, &links)?;
-        let next_name = *way.get(1)?;
-        let next = links.get(next_name)?;
+        let next = if next_name == version.plan.workflow() { &own } else { others.get(next_name)? };
         let pointer = first_step(&version.definition.steps, &|node| match node {
             Node::Emit(node) => next.triggers.contains(&node.emit.event),
-            Node::Workflow(node) => node.workflow == next_name,
+            Node::Workflow(node) => node.workflow == *next_name,
             _ => false,
         });
         let mut problems = Problems::new(self.source());
-        let message = format!("this starts the workflow again, without end: {}", way.join(" → "));
-        problems.at_value(&pointer.unwrap_or_default(), ProblemCode::Cycle, message);
+        problems.at_value(&pointer.unwrap_or_default(), ProblemCode::Cycle, cycle_message(&way));
         problems.into_list().pop()
     }
+}
+
+/// What is wrong with a way back, in words.
+pub fn cycle_message(way: &[String]) -> String {
+    format!("this starts the workflow again, without end: {}", way.join(" → "))
 }
 
 /// The shortest way from a workflow back to itself.

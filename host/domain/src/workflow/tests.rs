@@ -2,6 +2,7 @@
 
 mod containers;
 mod definition;
+mod diff;
 mod run;
 mod simulation;
 

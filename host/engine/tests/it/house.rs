@@ -30,7 +30,7 @@ use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::run::{RunState, RunView, Trigger};
 use counterfoil_store::settle::SettledStep;
-use counterfoil_store::workflow::NewVersion;
+use counterfoil_store::workflow::{Activation, NewVersion};
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use counterfoil_testkit::work::Work;
 use futures::future::BoxFuture;
@@ -244,7 +244,8 @@ impl House {
         store.save_workflow(tenant, name, &new).await?;
         let triggers: Vec<String> =
             version.plan.triggers().iter().map(|trigger| trigger.event.clone()).collect();
-        store.activate(tenant, name, None, &triggers, &Actor::Host).await?;
+        let activation = Activation { triggers: &triggers, ..Activation::default() };
+        store.activate(tenant, name, activation, &Actor::Host).await?;
         Ok(())
     }
 

@@ -1,9 +1,8 @@
 //! Reading workflows.
 
 use counterfoil_domain::id::{TenantId, WorkflowVersionId};
-use serde_json::Value;
 
-use super::{ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
+use super::{ActivePlan, ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use crate::error::Row;
 use crate::page::Page;
 use crate::value;
@@ -11,17 +10,28 @@ use crate::{Store, StoreError};
 
 impl Store {
     /// The plans that serve new runs, by the names of their workflows.
-    pub async fn active_plans(&self, tenant: TenantId) -> Result<Vec<(String, Value)>, StoreError> {
+    pub async fn active_plans(&self, tenant: TenantId) -> Result<Vec<ActivePlan>, StoreError> {
         let rows = sqlx::query!(
-            "SELECT w.name, v.plan FROM workflows w
+            "SELECT w.id, w.name, v.id AS version_id, v.number, v.plan FROM workflows w
              JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
              WHERE w.tenant_id = $1
              ORDER BY w.name",
             tenant.0,
         )
-        .fetch_all(self.reads())
+        .fetch_all(self.pool())
         .await?;
-        Ok(rows.into_iter().map(|row| (row.name, row.plan)).collect())
+        rows.into_iter()
+            .map(|active| {
+                let row = Row { table: "workflow_versions", id: WorkflowVersionId(active.version_id) };
+                Ok(ActivePlan {
+                    workflow: active.id.into(),
+                    name: active.name,
+                    version: row.id,
+                    number: value::count(&row, "number", active.number)?,
+                    plan: active.plan,
+                })
+            })
+            .collect()
     }
 
     /// A tenant's workflows, by name.

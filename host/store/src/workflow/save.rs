@@ -1,10 +1,10 @@
 //! Saving, activating and pausing workflows.
 
-use counterfoil_domain::id::{TenantId, WorkflowId};
+use counterfoil_domain::id::{TenantId, WorkflowId, WorkflowVersionId};
 use counterfoil_domain::receipt::Actor;
 use serde_json::json;
 
-use super::{Activated, NewVersion, Saved};
+use super::{Activated, Activation, NewVersion, Saved};
 use crate::audit::audit;
 use crate::error::Row;
 use crate::transaction::{Tx, begin, undo};
@@ -78,17 +78,23 @@ impl Store {
         })
     }
 
-    /// Makes a version the one that serves new runs: that of `number`, or the newest. `triggers` are the event types that
-    /// may start it, one for each of its triggers, in order.
+    /// Makes a version the one that serves new runs, if what is active is what was seen.
     pub async fn activate(
         &self,
         tenant: TenantId,
         name: &str,
-        number: Option<u32>,
-        triggers: &[String],
+        activation: Activation<'_>,
         actor: &Actor,
     ) -> Result<Activated, StoreError> {
         let mut tx = begin(self.pool()).await?;
+        // One activation of a tenant at a time: two that know nothing of each other could start each other's workflows.
+        let key = format!("activate/{tenant}");
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(&mut *tx).await?;
+        if let Some(seen) = activation.seen
+            && active(&mut tx, tenant).await? != seen
+        {
+            return undo(tx, Activated::Moved).await;
+        }
         let found = sqlx::query!(
             "SELECT w.id, v.id AS version_id, v.number FROM workflows w
              JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.workflow_id = w.id
@@ -97,7 +103,7 @@ impl Store {
              FOR UPDATE OF w",
             tenant.0,
             name,
-            number.map(u32::cast_signed),
+            activation.number.map(u32::cast_signed),
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -110,10 +116,13 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        bind(&mut tx, tenant, found.id.into(), found.version_id, triggers).await?;
+        bind(&mut tx, tenant, found.id.into(), found.version_id, activation.triggers).await?;
         let number =
             value::count(&Row { table: "workflow_versions", id: found.version_id }, "number", found.number)?;
-        let detail = json!({ "workflow": name, "version": number });
+        let mut detail = json!({ "workflow": name, "version": number });
+        if !activation.accepted.is_empty() {
+            detail["accepted"] = json!(activation.accepted);
+        }
         audit(&mut tx, tenant, actor, "workflow.activate", Some(found.id), None, &detail).await?;
         tx.commit().await?;
         Ok(Activated::Active { workflow: found.id.into(), version: found.version_id.into(), number })
@@ -131,6 +140,19 @@ impl Store {
         .await?;
         Ok(changed.rows_affected() == 1)
     }
+}
+
+/// The tenant's active versions, by the names of their workflows.
+async fn active(tx: &mut Tx, tenant: TenantId) -> Result<Vec<(WorkflowId, WorkflowVersionId)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT id, active_version_id AS "version_id!" FROM workflows
+         WHERE tenant_id = $1 AND active_version_id IS NOT NULL
+         ORDER BY name"#,
+        tenant.0,
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id.into(), row.version_id.into())).collect())
 }
 
 /// Replaces a workflow's bindings.

@@ -9,7 +9,7 @@ use counterfoil_store::event::NewEvent;
 use counterfoil_store::idempotency::Begun;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::tenant::Created;
-use counterfoil_store::workflow::{Activated, NewVersion};
+use counterfoil_store::workflow::{Activated, Activation, ActivePlan, NewVersion};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -227,7 +227,8 @@ async fn the_active_version_is_the_one_that_events_meet() {
     let (store, tenant) = (&world.store, world.tenant);
     store.save_workflow(tenant, "flow", &version(2)).await.expect("saves");
     let activate = |number, triggers: Vec<String>| async move {
-        store.activate(tenant, "flow", number, &triggers, &person()).await.expect("answers")
+        let activation = Activation { number, triggers: &triggers, ..Activation::default() };
+        store.activate(tenant, "flow", activation, &person()).await.expect("answers")
     };
     let Activated::Active { version, number: 2, .. } =
         activate(None, vec!["x".into(), "lead.won".into(), "x".into()]).await
@@ -249,6 +250,33 @@ async fn the_active_version_is_the_one_that_events_meet() {
     assert!(matches!(activate(Some(1), vec![]).await, Activated::Active { number: 1, .. }));
     assert_eq!(bound("x").await, []);
     assert_eq!(world.number("SELECT count(*) FROM audit WHERE action = 'workflow.activate'").await, 3);
+}
+
+#[tokio::test]
+async fn an_activation_that_was_judged_by_what_is_not_active_any_more_changes_nothing() {
+    let world = World::new().await;
+    let (store, tenant) = (&world.store, world.tenant);
+    let seen = |plans: Vec<ActivePlan>| {
+        plans.into_iter().map(|active| (active.workflow, active.version)).collect::<Vec<_>>()
+    };
+    let before = seen(store.active_plans(tenant).await.expect("reads"));
+    assert_eq!(before, [(world.workflow, world.version)]);
+    store.save_workflow(tenant, "other", &version(3)).await.expect("saves");
+    let triggers = ["lead.won".to_owned()];
+    let accepted = ["step a: added".to_owned()];
+    let judged =
+        Activation { triggers: &triggers, seen: Some(&before), accepted: &accepted, number: Some(1) };
+    let other = store.activate(tenant, "other", judged, &person()).await.expect("answers");
+    assert!(matches!(other, Activated::Active { number: 1, .. }), "{other:?}");
+    let told = "SELECT count(*) FROM audit WHERE detail->'accepted'->>0 = 'step a: added'";
+    assert_eq!(world.number(told).await, 1);
+    let moved = store.activate(tenant, "flow", judged, &person()).await.expect("answers");
+    assert_eq!(moved, Activated::Moved);
+    assert_eq!(store.bindings(tenant, "lead.won").await.expect("reads").len(), 1);
+    let now = seen(store.active_plans(tenant).await.expect("reads"));
+    let judged = Activation { seen: Some(&now), ..judged };
+    let done = store.activate(tenant, "flow", judged, &person()).await.expect("answers");
+    assert!(matches!(done, Activated::Active { .. }), "{done:?}");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use counterfoil_store::settle::{
     Blocking, NewStep, OwnWrite, RetryLater, RunEnd, RunEndState, SettledState, SettledStep, Settlement,
 };
 use counterfoil_store::step::{ClaimRequest, Claimed, Wait};
-use counterfoil_store::workflow::NewVersion;
+use counterfoil_store::workflow::{Activation, NewVersion};
 use counterfoil_store::{Store, StoreConfig};
 use counterfoil_testkit::postgres::TestDatabase;
 use serde_json::json;
@@ -228,7 +228,8 @@ pub(crate) async fn tenant(store: &Store, name: &str) -> (TenantId, WorkflowId, 
     store.create_tenant(tenant, name).await.expect("creates");
     let saved = store.save_workflow(tenant, "flow", &version(1)).await.expect("saves");
     let triggers = ["lead.created".to_owned()];
-    store.activate(tenant, "flow", None, &triggers, &person()).await.expect("activates");
+    let activation = Activation { triggers: &triggers, ..Activation::default() };
+    store.activate(tenant, "flow", activation, &person()).await.expect("activates");
     (tenant, saved.workflow, saved.version)
 }
 

@@ -1,5 +1,7 @@
 //! Workflows: saving versions, activating one, pausing.
 
+mod activate;
+mod diff;
 mod save;
 
 use std::sync::Arc;
@@ -8,15 +10,17 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
+use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{WorkflowId, WorkflowVersionId};
 use counterfoil_domain::workflow::{DEFINITION_BYTES_MAX, is_name};
-use counterfoil_store::workflow::{Activated, VersionFull, VersionRow, WorkflowRow, WorkflowView};
+use counterfoil_store::workflow::{VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::diff::{DiffParams, WorkflowDiff};
 use self::save::{Saved, Valid};
 use super::runs::read_plan;
 use crate::auth::{Author, Caller, Operator, Principal, Viewer};
@@ -33,6 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(pause))
         .routes(routes!(resume))
         .routes(routes!(versions))
+        .routes(routes!(compare))
         .routes(routes!(version))
 }
 
@@ -88,6 +93,9 @@ pub(crate) struct WorkflowSource {
 struct Activate {
     /// The newest if absent.
     version: Option<u32>,
+    /// What it does otherwise than the active version to other systems is meant.
+    #[serde(default)]
+    accept: bool,
 }
 
 /// The version that new runs are of.
@@ -186,7 +194,8 @@ async fn save_version(
 
 /// Activate a version
 ///
-/// New runs are of it from now on, and events that it names start them. Runs that have started keep theirs.
+/// New runs are of it from now on, and events that it names start them. Runs that have started keep theirs. A version that
+/// differs from the active one in what it does to other systems is refused, with what is different, unless that is accepted.
 #[utoipa::path(post, path = "/v1/workflows/{name}/activate", tag = "workflows", params(("name" = String, Path)),
     request_body = Activate, responses((status = 200, body = ActiveVersion)), security(("key" = ["author"])))]
 async fn activate(
@@ -195,18 +204,34 @@ async fn activate(
     Named(name): Named<String>,
     body: JsonBody<Activate>,
 ) -> Result<Json<ActiveVersion>, Problem> {
+    let Activate { version, accept } = body.value;
+    let newest = find(&app, &caller, &name).await?.versions.first().map(|version| version.number);
+    let number = version.or(newest).ok_or_else(Problem::not_found)?;
+    activate::activate(&app, &caller, &name, number, accept).await.map(Json)
+}
+
+/// Compare two versions of a workflow
+///
+/// What is different, and which of it touches what the workflow does to other systems. Unless told otherwise, the newest
+/// version is compared with the active one.
+#[utoipa::path(get, path = "/v1/workflows/{name}/diff", tag = "workflows", params(("name" = String, Path), DiffParams),
+    responses((status = 200, body = WorkflowDiff)), security(("key" = ["viewer"])))]
+async fn compare(
+    State(app): Shared,
+    caller: Caller<Viewer>,
+    Named(name): Named<String>,
+    Params(params): Params<DiffParams>,
+) -> Result<Json<WorkflowDiff>, Problem> {
     let workflow = find(&app, &caller, &name).await?;
     let newest = workflow.versions.first().map(|version| version.number);
-    let number = body.value.version.or(newest).ok_or_else(Problem::not_found)?;
-    let full = full_version(&app, &caller, &name, number).await?;
-    let plan = read_plan(&full.plan)?;
-    let triggers: Vec<String> = plan.triggers().iter().map(|trigger| trigger.event.clone()).collect();
-    match app.store.activate(caller.tenant, &name, Some(number), &triggers, &caller.actor()).await? {
-        Activated::Active { version, number, .. } => {
-            Ok(Json(ActiveVersion { name, version: number, version_id: version }))
-        }
-        Activated::NotFound => Err(Problem::not_found()),
-    }
+    let to = params.to.or(newest).ok_or_else(Problem::not_found)?;
+    let from = params.from.or(workflow.active).ok_or_else(|| {
+        Problem::new(Code::WorkflowNotActive, "no version is active; say which one to compare with")
+    })?;
+    let old = read_plan(&full_version(&app, &caller, &name, from).await?.plan)?;
+    let new = read_plan(&full_version(&app, &caller, &name, to).await?.plan)?;
+    let diff = diff::between(&app, &caller, &old, &new).await?;
+    Ok(Json(WorkflowDiff::new(&name, from, to, diff)))
 }
 
 /// Pause a workflow

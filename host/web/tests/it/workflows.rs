@@ -44,6 +44,77 @@ async fn a_definition_becomes_a_version_is_activated_and_reads_back() {
     insta::assert_snapshot!(told::json(&Value::Array(shown)));
 }
 
+/// What is saved and activated as `flow`, and with which answers.
+struct Flow<'a>(&'a World);
+
+impl Flow<'_> {
+    async fn save(&self, steps: &str) -> Value {
+        let text = format!("name: flow\nsteps:\n{steps}");
+        let saved = self.0.ask(self.0.key(Scope::Author), "PUT", "/v1/workflows/flow", &[], text).await;
+        assert!(saved.status.is_success(), "{}", saved.text);
+        saved.json()
+    }
+
+    async fn activate(&self, body: Value) -> crate::world::Answer {
+        self.0.call("POST", "/v1/workflows/flow/activate", body).await
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_changes_side_effects_is_activated_only_if_that_is_accepted() {
+    let world = World::new().await;
+    let flow = Flow(&world);
+    let charge =
+        |url: &str| format!("  - charge: {{ http: {{ method: POST, url: \"{url}\", body: {{}} }} }}\n");
+    let first = charge("https://a.example/charges");
+    assert_eq!(flow.save(&first).await["diff"], Value::Null, "nothing is active");
+    let none = world.get("/v1/workflows/flow/diff").await.with(409);
+    assert_eq!(none["code"], "workflow_not_active");
+    flow.activate(json!({})).await.with(200);
+
+    // No effect comes behind what is added.
+    let pure = flow.save(&format!("{first}  - note: {{ set: 1 }}\n")).await;
+    assert_eq!(pure["diff"]["touches_side_effects"], false, "{pure}");
+    flow.activate(json!({})).await.with(200);
+
+    let elsewhere = charge("https://b.example/charges");
+    let risky = flow.save(&format!("  - wait: {{ delay: 1h }}\n{elsewhere}  - note: {{ set: 1 }}\n")).await;
+    let refused = flow.activate(json!({})).await.with(409);
+    let still = world.get("/v1/workflows/flow").await.with(200);
+    assert_eq!((&still["active"], &still["newest"]), (&json!(2), &json!(3)));
+    flow.activate(json!({ "accept": true })).await.with(200);
+    let back = flow.activate(json!({ "version": 2 })).await.with(409);
+    assert_eq!(back["code"], "side_effects_changed", "an older version is judged too");
+    let shown = world.get("/v1/workflows/flow/diff?from=1&to=2").await.with(200);
+    world.get("/v1/workflows/flow/diff?from=1&to=7").await.with(404);
+    insta::assert_snapshot!(told::json(&json!([risky, refused, shown])));
+}
+
+#[tokio::test]
+async fn an_older_version_that_would_start_itself_again_is_not_activated() {
+    let world = World::new().await;
+    let flow = Flow(&world);
+    let save = async |name: &str, text: &str| {
+        let path = format!("/v1/workflows/{name}");
+        world.ask(world.key(Scope::Author), "PUT", &path, &[], text.to_owned()).await
+    };
+    flow.save("  - other: { workflow: other }\n").await;
+    flow.activate(json!({})).await.with(200);
+    flow.save("  - nothing: { set: 1 }\n").await;
+    flow.activate(json!({ "accept": true })).await.with(200);
+    // While the second version is active, this one is no cycle.
+    save("other", "name: other\nsteps:\n  - flow: { workflow: flow }\n").await.with(201);
+    world.call("POST", "/v1/workflows/other/activate", json!({})).await.with(200);
+    let refused = flow.activate(json!({ "version": 1, "accept": true })).await.with(422);
+    assert_eq!(refused["code"], "definition_invalid");
+    assert_eq!(refused["errors"][0]["code"], "cycle");
+    assert_eq!(
+        refused["errors"][0]["detail"],
+        "this starts the workflow again, without end: flow → other → flow"
+    );
+    assert_eq!(world.get("/v1/workflows/flow").await.with(200)["active"], 2);
+}
+
 #[tokio::test]
 async fn every_problem_of_a_definition_is_told_with_its_place() {
     let world = World::new().await;

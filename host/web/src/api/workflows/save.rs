@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, WorkflowVersionId};
-use counterfoil_domain::workflow::{self, Authored, Links, Plan, Version, is_name};
-use counterfoil_store::workflow::NewVersion;
+use counterfoil_domain::workflow::{self, Authored, Links, Version, is_name};
+use counterfoil_store::workflow::{ActivePlan, NewVersion};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::diff::{WorkflowDiff, active_diff};
+use crate::api::runs::read_plan;
 use crate::auth::Principal;
 use crate::problem::{FieldError, Problem};
 use crate::state::App;
@@ -26,6 +28,9 @@ pub(super) struct Saved {
     pub(super) unchanged: bool,
     /// Number of the version that new runs are of.
     active: Option<u32>,
+    /// What is different from that version; absent if none is active, or this one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<WorkflowDiff>,
 }
 
 /// A definition that holds.
@@ -51,7 +56,7 @@ pub(super) async fn compile(
     let names: Vec<String> = authored.blocks().into_iter().collect();
     let blocks = app.store.newest_blocks(who.tenant, &names).await?;
     let version = authored.compile(&blocks).map_err(invalid)?;
-    let others = links(app, who).await?;
+    let others = links(&app.store.active_plans(who.tenant).await?);
     if let Some(problem) = authored.cycle(&version, &others) {
         return Err(invalid(vec![problem]));
     }
@@ -64,11 +69,10 @@ pub(super) async fn compile(
 }
 
 /// How the active workflows start each other.
-async fn links(app: &App, who: &Principal) -> Result<BTreeMap<String, Links>, Problem> {
-    let plans = app.store.active_plans(who.tenant).await?;
+pub(super) fn links(active: &[ActivePlan]) -> BTreeMap<String, Links> {
     // One that a newer host wrote is not in the way of this one's.
-    let links = |(name, plan)| Some((name, serde_json::from_value::<Plan>(plan).ok()?.links()));
-    Ok(plans.into_iter().filter_map(links).collect())
+    let links = |active: &ActivePlan| Some((active.name.clone(), read_plan(&active.plan).ok()?.links()));
+    active.iter().filter_map(links).collect()
 }
 
 fn invalid(problems: Vec<workflow::Problem>) -> Problem {
@@ -93,6 +97,7 @@ pub(super) async fn save(
     version: Version,
 ) -> Result<Saved, Problem> {
     let plan = json!(version.plan);
+    let diff = active_diff(app, who, name, &version.plan).await?;
     let new = NewVersion {
         workflow: app.new_id().into(),
         version: app.new_id().into(),
@@ -109,13 +114,16 @@ pub(super) async fn save(
             .record_audit(who.tenant, &who.actor(), "workflow.save", Some(saved.version.0), &detail)
             .await?;
     }
-    let active = app.store.active(who.tenant, name).await?.map(|active| active.number);
+    let active = diff.as_ref().map(|(active, _)| *active);
     Ok(Saved {
         name: name.into(),
         version: saved.number,
         version_id: saved.version,
         unchanged: saved.unchanged,
         active,
+        diff: diff
+            .filter(|(active, _)| *active != saved.number)
+            .map(|(active, diff)| WorkflowDiff::new(name, active, saved.number, diff)),
     })
 }
 

@@ -1,0 +1,127 @@
+//! What tells two versions of a workflow apart.
+
+use std::collections::BTreeSet;
+
+use counterfoil_domain::block::Descriptor;
+use counterfoil_domain::id::Digest;
+use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
+use counterfoil_domain::workflow::Plan;
+use counterfoil_domain::workflow::diff::{Change, Diff, FieldChange, Grants, diff};
+use counterfoil_domain::workflow::plan::NodeKind;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::api::runs::read_plan;
+use crate::auth::Principal;
+use crate::problem::Problem;
+use crate::state::App;
+
+/// What tells two versions of a workflow apart.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WorkflowDiff {
+    name: String,
+    /// Number of the version that is compared with.
+    from: u32,
+    /// Number of the version that is compared.
+    to: u32,
+    /// Some of it touches what the workflow does to other systems.
+    touches_side_effects: bool,
+    changes: Vec<WorkflowChange>,
+}
+
+/// One thing that is different.
+#[derive(Debug, Serialize, ToSchema)]
+struct WorkflowChange {
+    /// `step`, `trigger` or `invariant`.
+    subject: &'static str,
+    /// The path of a step, the event of a trigger, the id of an invariant.
+    name: String,
+    /// `added`, `removed`, `moved` or `changed`.
+    how: &'static str,
+    /// What of it, where it was changed.
+    fields: Vec<WorkflowFieldChange>,
+    /// Why it touches side effects; absent if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    risk: Option<String>,
+}
+
+/// A part of something that is different.
+#[derive(Debug, Serialize, ToSchema)]
+struct WorkflowFieldChange {
+    field: String,
+    /// Null if it was not there.
+    from: Value,
+    /// Null if it is not there any more.
+    to: Value,
+}
+
+/// Which versions to compare.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DiffParams {
+    /// Number of the version to compare with; the active one if absent.
+    pub(super) from: Option<u32>,
+    /// Number of the version to compare; the newest one if absent.
+    pub(super) to: Option<u32>,
+}
+
+impl WorkflowDiff {
+    pub(super) fn new(name: &str, from: u32, to: u32, diff: Diff) -> Self {
+        let touches_side_effects = diff.risky().next().is_some();
+        let changes = diff.changes.into_iter().map(WorkflowChange::from).collect();
+        Self { name: name.into(), from, to, touches_side_effects, changes }
+    }
+}
+
+impl From<Change> for WorkflowChange {
+    fn from(change: Change) -> Self {
+        let Change { subject, name, how, fields, risk } = change;
+        let field = |FieldChange { field, from, to }| WorkflowFieldChange { field, from, to };
+        Self {
+            subject: subject.name(),
+            name,
+            how: how.name(),
+            fields: fields.into_iter().map(field).collect(),
+            risk,
+        }
+    }
+}
+
+/// A change as a list of problems has it.
+pub(super) fn told(change: &Change) -> String {
+    bounded_text(&change.to_string(), ERROR_TEXT_BYTES_MAX)
+}
+
+/// Compares a plan with an older one, by what the blocks of both may do.
+pub(super) async fn between(app: &App, who: &Principal, old: &Plan, new: &Plan) -> Result<Diff, Problem> {
+    let blocks = |plan: &Plan| {
+        let block = |kind: &NodeKind| match kind {
+            NodeKind::Block { digest, .. } => Some(*digest),
+            _ => None,
+        };
+        plan.nodes().iter().filter_map(|node| block(&node.kind)).collect::<BTreeSet<Digest>>()
+    };
+    let digests: Vec<Digest> = blocks(old).union(&blocks(new)).copied().collect();
+    let described = app.store.descriptors(who.tenant, &digests).await?;
+    // What cannot be read is not known, and counts as the worst.
+    let effects = |descriptor| Some(serde_json::from_value::<Descriptor>(descriptor).ok()?.effects);
+    let grants: Grants = described
+        .into_iter()
+        .filter_map(|(digest, descriptor)| Some((digest, effects(descriptor)?)))
+        .collect();
+    Ok(diff(old, new, &grants))
+}
+
+/// The number of the active version of a workflow, and what is different from it.
+pub(super) async fn active_diff(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    plan: &Plan,
+) -> Result<Option<(u32, Diff)>, Problem> {
+    let Some(active) = app.store.active(who.tenant, name).await? else { return Ok(None) };
+    let diff = between(app, who, &read_plan(&active.plan)?, plan).await?;
+    Ok(Some((active.number, diff)))
+}
