@@ -73,7 +73,7 @@ enum Command {
     Migrate,
     /// Look at the configuration and the machine, and say everything that is wrong.
     Doctor,
-    /// Create tenants.
+    /// Create tenants, and say what their blocks may use.
     #[command(subcommand)]
     Tenant(tenant::Command),
     /// Write, build and upload blocks.

@@ -15,8 +15,8 @@ use crate::exit::{Exit, Failure};
 
 pub(crate) use self::reader::{Finding, Setting};
 pub(crate) use self::settings::{
-    DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LogConfig, LogFormat, SecretsConfig,
-    ServerConfig,
+    DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,
+    SecretsConfig, ServerConfig,
 };
 
 use self::reader::Reader;
@@ -40,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) database: DatabaseConfig,
     pub(crate) engine: EngineConfig,
     pub(crate) effects: EffectsConfig,
+    pub(crate) limits: LimitsConfig,
     pub(crate) log: LogConfig,
     pub(crate) secrets: SecretsConfig,
 }
@@ -84,6 +85,7 @@ impl Read {
             database: DatabaseConfig::read(&mut reader),
             engine: EngineConfig::read(&mut reader),
             effects: EffectsConfig::read(&mut reader, purpose),
+            limits: LimitsConfig::read(&mut reader),
             log: LogConfig::read(&mut reader),
             secrets: SecretsConfig::read(&mut reader, &data, purpose),
             data,

@@ -1,8 +1,11 @@
 //! `counterfoil tenant`: against the database, since there is no key before there is a tenant.
 
+use std::str::FromStr;
+
 use anyhow::Context as _;
 use chrono::Utc;
 use clap::Subcommand;
+use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
@@ -26,13 +29,60 @@ pub(crate) enum Command {
         /// Its name.
         name: String,
     },
+    /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
+    Limits(Limits),
 }
+
+/// Limits of a tenant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Limits {
+    /// Its name.
+    tenant: String,
+    /// Linear memory, in bytes; `none` takes the tenant's own limit away.
+    #[arg(long, value_name = "BYTES")]
+    memory_bytes_max: Option<Own>,
+    /// Guest CPU, in milliseconds, or `none`.
+    #[arg(long, value_name = "MS")]
+    cpu_ms_max: Option<Own>,
+    /// Whole execution, waiting for answers included, in milliseconds, or `none`.
+    #[arg(long, value_name = "MS")]
+    wall_ms_max: Option<Own>,
+}
+
+/// A limit of a tenant's own, or that it has none.
+#[derive(Debug, Clone, Copy)]
+struct Own(Option<u64>);
+
+impl FromStr for Own {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            _ if text == "none" => Ok(Self(None)),
+            Ok(limit) if limit > 0 => Ok(Self(Some(limit))),
+            _ => Err("a whole number from 1 on, or `none`"),
+        }
+    }
+}
+
+const LIMITS: &[Column] = &[
+    Column::plain("tenant", "/tenant"),
+    Column::plain("own memory, bytes", "/own/memory_bytes_max"),
+    Column::plain("own cpu, ms", "/own/cpu_ms_max"),
+    Column::plain("own wall, ms", "/own/wall_ms_max"),
+    Column::plain("in force: memory, bytes", "/in_force/memory_bytes_max"),
+    Column::plain("in force: cpu, ms", "/in_force/cpu_ms_max"),
+    Column::plain("in force: wall, ms", "/in_force/wall_ms_max"),
+];
 
 const COLUMNS: &[Column] =
     &[Column::plain("tenant", "/tenant"), Column::plain("id", "/id"), Column::plain("key", "/key")];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let Command::Create { name } = command;
+    let name = match command {
+        Command::Create { name } => name,
+        Command::Limits(limits) => return limits.run(global, output).await,
+    };
     if !is_name(&name) {
         let what = format!(
             "{name:?} names no tenant: a letter comes first, then `a` to `z`, `0` to `9` and `-`, {NAME_LEN_MAX} at most"
@@ -50,6 +100,33 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     anstream::eprintln!("the key is shown this once: keep it where secrets are kept");
     database.close().await?;
     Ok(Exit::Ok)
+}
+
+impl Limits {
+    async fn run(self, global: &Global, output: Output) -> anyhow::Result<Exit> {
+        let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
+        let database = Database::join(&config).await?;
+        let store = database.connect_quietly().await?;
+        let Some(tenant) = store.tenant_by_name(&self.tenant).await? else {
+            let what = format!("there is no tenant `{}`", self.tenant);
+            return Err(Failure::new(Exit::Refused, what).into());
+        };
+        let before = store.tenant_limits(tenant).await?;
+        let set = |own: Option<Own>, before| own.map_or(before, |Own(limit)| limit);
+        let own = WantedLimits {
+            memory_bytes_max: set(self.memory_bytes_max, before.memory_bytes_max),
+            cpu_ms_max: set(self.cpu_ms_max, before.cpu_ms_max),
+            wall_ms_max: set(self.wall_ms_max, before.wall_ms_max),
+        };
+        if own != before {
+            store.set_tenant_limits(tenant, own).await?;
+        }
+        // As far as this configuration is that of the hosts.
+        let in_force = own.narrow(config.limits.step);
+        output.record(&json!({ "tenant": self.tenant, "own": own, "in_force": in_force }), LIMITS)?;
+        database.close().await?;
+        Ok(Exit::Ok)
+    }
 }
 
 /// Creates a tenant. One that has no key, since its creation broke off, is created to its end.

@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use chrono::Utc;
 use counterfoil_domain::id::HostId;
 use counterfoil_domain::key::{ApiKey, Pepper};
-use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::Faults;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
@@ -110,7 +109,7 @@ impl Host {
             cache_bytes_max: config.data.blocks_bytes_max,
             allocation: Allocation::Pooled,
             slots: config.engine.in_flight_max,
-            limits: StepLimits::DEFAULT,
+            limits: config.limits.step,
             guests: NonZeroU32::new(config.engine.runners).map_or(Guests::Here, Guests::Apart),
             program: Program::this()?,
             compile_budget: Budget::DEFAULT,
@@ -124,7 +123,7 @@ impl Host {
             in_flight_max: config.engine.in_flight_max,
             poll_every: config.engine.poll,
             drain_for: config.engine.drain,
-            limits: StepLimits::DEFAULT,
+            limits: config.limits.step,
         };
         let engine = Engine::new(store.clone(), guard, Arc::clone(&sandbox) as _, faults, engine);
         let web = WebState {

@@ -72,7 +72,7 @@ pub struct EffectGrant {
     pub hosts: Vec<String>,
 }
 
-/// Limits that a block asks for itself; they can only narrow those in force.
+/// Limits that a block asks for itself, or that its tenant has; they can only narrow those in force.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WantedLimits {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use counterfoil_domain::block::Descriptor;
+use counterfoil_domain::block::{Descriptor, WantedLimits};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, TenantId};
-use counterfoil_domain::limits::{HOST_LOSSES_MAX, PAYLOAD_BYTES_MAX};
+use counterfoil_domain::limits::{HOST_LOSSES_MAX, PAYLOAD_BYTES_MAX, StepLimits};
 use counterfoil_domain::ports::{StepJob, StepReport, Unprepared};
 use counterfoil_domain::receipt::identity::guest_seed;
 use counterfoil_domain::step::{Circumstances, Conclusion, RetryPolicy, StepError, conclude};
@@ -178,7 +178,7 @@ async fn block(
         }
     }
     inner.guard.begin(execution_context(step, state, Some(&descriptor)));
-    let job = job(inner, step, component, input, &descriptor);
+    let job = job(step, component, input, narrowed(inner, &descriptor, state.context.limits));
     let report = tokio::select! {
         report = inner.runner.run(job) => Some(report),
         () = lost.cancelled() => None,
@@ -232,7 +232,12 @@ pub(crate) fn execution_context(
     }
 }
 
-fn job(inner: &Inner, step: &Claimed, component: Digest, input: String, descriptor: &Descriptor) -> StepJob {
+/// What a block may use: the least of what it asks for, what its tenant has, and what the operator grants.
+pub(crate) fn narrowed(inner: &Inner, descriptor: &Descriptor, tenant: WantedLimits) -> StepLimits {
+    descriptor.limits.narrow(tenant.narrow(inner.config.limits))
+}
+
+fn job(step: &Claimed, component: Digest, input: String, limits: StepLimits) -> StepJob {
     StepJob {
         execution: step.fence.lease,
         component,
@@ -240,7 +245,7 @@ fn job(inner: &Inner, step: &Claimed, component: Digest, input: String, descript
         place: step.place.clone(),
         started_at_ms: u64::try_from(step.first_started_at.timestamp_millis()).unwrap_or(0),
         seed: guest_seed(step.fence.tenant, &step.place),
-        limits: descriptor.limits.narrow(inner.config.limits),
+        limits,
         losses: step.losses,
     }
 }

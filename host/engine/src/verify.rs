@@ -148,6 +148,8 @@ async fn put(
         Err(Unprepared::Refused { message, .. }) => return Ok(Err(Again::in_vain(held.asked, message))),
         Err(Unprepared::Unavailable { message }) => return Ok(Err(Again::hand_back(message))),
     }
+    let limits = execute::narrowed(inner, &descriptor, inner.store.tenant_limits(held.tenant).await?);
+    let limits = StepLimits { wall_ms_max: limits.wall_ms_max.min(WALL_MS_MAX), ..limits };
     // No step's lease: this execution owns nothing, and nothing that it does is fenced.
     let lease = LeaseId(Uuid::now_v7());
     inner.guard.begin_verification(ExecutionContext {
@@ -160,8 +162,6 @@ async fn put(
         grants: Some(descriptor.effects.clone()),
         invariants: [].into(),
     });
-    let limits = inner.config.limits;
-    let limits = StepLimits { wall_ms_max: limits.wall_ms_max.min(WALL_MS_MAX), ..limits };
     let job = VerifyJob {
         execution: lease,
         component: held.block,
@@ -169,7 +169,7 @@ async fn put(
         place: receipt.place.clone(),
         started_at_ms: u64::try_from(held.started_at.timestamp_millis()).unwrap_or(0),
         seed: guest_seed(held.tenant, &receipt.place),
-        limits: descriptor.limits.narrow(limits),
+        limits,
     };
     let report = inner.runner.verify(job).await;
     let stop = inner.guard.finish(lease).await.stop;

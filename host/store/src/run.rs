@@ -5,6 +5,7 @@ mod end;
 mod list;
 
 use chrono::{DateTime, Utc};
+use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::id::{EventId, LineageId, RunId, WorkflowId, WorkflowVersionId};
 use serde_json::Value;
 use uuid::Uuid;
@@ -91,6 +92,8 @@ pub struct RunContext {
     pub admitted_at: DateTime<Utc>,
     /// Runs above it: it was started by a step of another if there are any.
     pub depth: u32,
+    /// What its tenant's blocks may use at most.
+    pub limits: WantedLimits,
     /// What its steps came to that succeeded, as far as the iteration at hand sees them: node, iteration path, output,
     /// branch chosen.
     pub outputs: Vec<(String, Vec<u32>, Value, Option<String>)>,

@@ -1,7 +1,9 @@
 //! Tenants.
 
+use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::id::TenantId;
 
+use crate::error::Row;
 use crate::{Store, StoreError};
 
 /// What came of a wish to create something by name.
@@ -34,10 +36,52 @@ impl Store {
         Ok(id.map(TenantId))
     }
 
+    /// What one execution of the tenant's blocks may use at most, beside what the operator grants to all.
+    pub async fn tenant_limits(&self, id: TenantId) -> Result<WantedLimits, StoreError> {
+        let found = sqlx::query!(
+            "SELECT memory_bytes_max, cpu_ms_max, wall_ms_max FROM tenants WHERE id = $1",
+            id.0,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        found.map_or(Ok(WantedLimits::default()), |found| {
+            limits(id, [found.memory_bytes_max, found.cpu_ms_max, found.wall_ms_max])
+        })
+    }
+
+    /// Sets them; what is `None` has none of its own.
+    pub async fn set_tenant_limits(&self, id: TenantId, limits: WantedLimits) -> Result<(), StoreError> {
+        // More than a column holds is no limit either.
+        let column = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
+        sqlx::query!(
+            "UPDATE tenants SET memory_bytes_max = $2, cpu_ms_max = $3, wall_ms_max = $4 WHERE id = $1",
+            id.0,
+            column(limits.memory_bytes_max),
+            column(limits.cpu_ms_max),
+            column(limits.wall_ms_max),
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Every tenant, by name.
     pub async fn tenants(&self) -> Result<Vec<(TenantId, String)>, StoreError> {
         let tenants =
             sqlx::query!("SELECT id, name FROM tenants ORDER BY name").fetch_all(self.pool()).await?;
         Ok(tenants.into_iter().map(|tenant| (tenant.id.into(), tenant.name)).collect())
     }
+}
+
+/// The limits of a tenant from their columns, in the order of the fields.
+pub(crate) fn limits(tenant: TenantId, columns: [Option<i64>; 3]) -> Result<WantedLimits, StoreError> {
+    let row = Row { table: "tenants", id: tenant };
+    let limit =
+        |name, column: Option<i64>| column.map(|limit| row.read(name, u64::try_from(limit))).transpose();
+    let [memory_bytes_max, cpu_ms_max, wall_ms_max] = columns;
+    Ok(WantedLimits {
+        memory_bytes_max: limit("memory_bytes_max", memory_bytes_max)?,
+        cpu_ms_max: limit("cpu_ms_max", cpu_ms_max)?,
+        wall_ms_max: limit("wall_ms_max", wall_ms_max)?,
+    })
 }

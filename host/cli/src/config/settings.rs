@@ -3,10 +3,12 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use counterfoil_domain::key::Pepper;
+use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::outbound::{AddressPolicy, PrivateNetwork};
 use counterfoil_domain::ports::Site;
 use serde::Deserialize;
@@ -165,6 +167,39 @@ impl EngineConfig {
             poll: Duration::from_millis(poll_ms),
             drain: Duration::from_millis(drain_ms),
         }
+    }
+}
+
+/// What one execution of any block may use; a tenant's and a block's own limits can only narrow it.
+#[derive(Debug, Clone)]
+pub(crate) struct LimitsConfig {
+    /// The settings `COUNTERFOIL__LIMITS__MEMORY_BYTES_MAX`, default 64 MiB; `…__CPU_MS_MAX`, default 1,000 ms; and
+    /// `…__WALL_MS_MAX`, default 120,000 ms. The rest is not for operators to choose.
+    pub(crate) step: StepLimits,
+}
+
+impl LimitsConfig {
+    pub(super) fn read(reader: &mut Reader) -> Self {
+        // One page, and what two cores can hold a few of.
+        const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
+        // One tick of the clock, and a minute in which a core does nothing else.
+        const CPU_MS: RangeInclusive<u64> = 10..=60_000;
+        const WALL_MS: RangeInclusive<u64> = 100..=3_600_000;
+        let mut limit = |name, default, range: RangeInclusive<u64>| {
+            let value = reader.value(name, default);
+            reader.check(name, range.contains(&value), || {
+                format!("between {} and {}", range.start(), range.end())
+            });
+            value
+        };
+        let default = StepLimits::DEFAULT;
+        let step = StepLimits {
+            memory_bytes_max: limit("limits.memory_bytes_max", default.memory_bytes_max, MEMORY_BYTES),
+            cpu_ms_max: limit("limits.cpu_ms_max", default.cpu_ms_max, CPU_MS),
+            wall_ms_max: limit("limits.wall_ms_max", default.wall_ms_max, WALL_MS),
+            ..default
+        };
+        Self { step }
     }
 }
 

@@ -11,6 +11,7 @@ mod own_effects;
 mod program;
 mod safeties;
 mod secrets;
+mod tenant_limits;
 mod usage;
 mod verify;
 mod world;

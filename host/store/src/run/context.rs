@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::RunContext;
 use crate::error::Row;
-use crate::value;
 use crate::{Store, StoreError};
+use crate::{tenant, value};
 
 impl Store {
     /// A run, with the outputs of its steps outside of every map that succeeded.
@@ -29,9 +29,11 @@ impl Store {
         let iterations: Vec<String> =
             wanted.iter().map(|(.., iteration)| value::path_text(iteration)).collect();
         let found = sqlx::query!(
-            r#"SELECT w.n AS "n!", r.id, r.lineage, r.workflow_id, r.version_id, r.event AS "event!", r.input AS "input!", r.admitted_at, r.depth
+            r#"SELECT w.n AS "n!", r.tenant_id, r.id, r.lineage, r.workflow_id, r.version_id, r.event AS "event!", r.input AS "input!", r.admitted_at, r.depth,
+                t.memory_bytes_max, t.cpu_ms_max, t.wall_ms_max
              FROM UNNEST($1::uuid[], $2::uuid[]) WITH ORDINALITY AS w (tenant_id, run_id, n)
-             JOIN runs r ON r.tenant_id = w.tenant_id AND r.id = w.run_id"#,
+             JOIN runs r ON r.tenant_id = w.tenant_id AND r.id = w.run_id
+             JOIN tenants t ON t.id = r.tenant_id"#,
             &tenants,
             &runs,
         )
@@ -62,6 +64,10 @@ impl Store {
                 input: run.input,
                 admitted_at: run.admitted_at,
                 depth: value::count(&Row { table: "runs", id: RunId(run.id) }, "depth", run.depth)?,
+                limits: tenant::limits(
+                    run.tenant_id.into(),
+                    [run.memory_bytes_max, run.cpu_ms_max, run.wall_ms_max],
+                )?,
                 outputs: vec![],
             };
             contexts.insert(run.n, context);

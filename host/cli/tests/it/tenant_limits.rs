@@ -1,0 +1,96 @@
+//! What a block may use: the least of what it asks for, what its tenant has, and what the operator grants.
+
+use anyhow::ensure;
+use counterfoil_testkit::guest::Guest;
+use counterfoil_testkit::host::Host;
+use serde_json::{Value, json};
+
+use crate::program::{counterfoil, run};
+use crate::world::World;
+
+const OPERATOR_MS: u64 = 120;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_narrowest_limit_holds_from_the_next_step_on() -> anyhow::Result<()> {
+    let world = World::new("narrow").await?;
+    let config = world.host(15_000).with("COUNTERFOIL__LIMITS__CPU_MS_MAX", &OPERATOR_MS);
+    let host = Host::start(&config, &world.key).await?;
+    let (home, url) = (world.directory.path(), world.database.url());
+    let set = |limit: &str| {
+        run(counterfoil(home)
+            .args(["-o", "json", "tenant", "limits", "narrow", "--cpu-ms-max", limit])
+            .env("DATABASE_URL", &url)
+            .env("COUNTERFOIL__LIMITS__CPU_MS_MAX", OPERATOR_MS.to_string()))
+    };
+    for block in [None, Some(30), Some(9_999)] {
+        let name = format!("endless-{}", block.unwrap_or(0));
+        let limits = block.map_or(json!({}), |ms: u64| json!({ "cpu_ms_max": ms }));
+        let descriptor = json!({ "name": "endless", "input": true, "output": true, "limits": limits });
+        let guest = Guest::running("(loop $for-ever (br $for-ever)) (unreachable)");
+        let caller = host.as_holder_of(&world.key);
+        let reply = caller.upload(&name, guest.describing(&descriptor.to_string()).build()).await?;
+        ensure!(reply.status < 300, "{}", reply.json()?);
+        caller
+            .activate(&json!({ "name": name, "steps": [{ "only": { "block": name, "input": 1 } }] }))
+            .await?;
+        for tenant in ["none", "60", "9999"] {
+            let said = set(tenant);
+            let own = tenant.parse::<u64>().ok();
+            let granted = own.unwrap_or(OPERATOR_MS).min(OPERATOR_MS);
+            let told = said.json();
+            assert_eq!(
+                (&told["own"]["cpu_ms_max"], &told["in_force"]["cpu_ms_max"]),
+                (&json!(own), &json!(granted)),
+                "{said:?}"
+            );
+            let ended = caller.run_to_end(&name, &Value::Null).await?;
+            let in_force = block.unwrap_or(granted).min(granted);
+            assert_eq!(ended["error"]["code"], "cpu_limit", "{ended}");
+            let message = ended["error"]["message"].as_str().unwrap_or_default();
+            assert!(message.contains(&format!(" its {in_force} ms of CPU")), "{block:?}, {tenant}: {ended}");
+        }
+    }
+    host.kill().await
+}
+
+#[tokio::test]
+async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()> {
+    let world = World::new("told").await?;
+    let (home, url) = (world.directory.path(), world.database.url());
+    let limits = |args: &[&str]| {
+        run(counterfoil(home).args(["tenant", "limits"]).args(args).env("DATABASE_URL", &url)).text(home)
+    };
+    insta::assert_snapshot!(limits(&["told", "--memory-bytes-max", "1048576", "--wall-ms-max", "500"]), @r#"
+    tenant                   told
+    own memory, bytes        1048576
+    own wall, ms             500
+    in force: memory, bytes  1048576
+    in force: cpu, ms        1000
+    in force: wall, ms       500
+    --- stderr
+    --- exit 0
+    "#);
+    // What is not named stays.
+    insta::assert_snapshot!(limits(&["told", "--wall-ms-max", "none"]), @r#"
+    tenant                   told
+    own memory, bytes        1048576
+    in force: memory, bytes  1048576
+    in force: cpu, ms        1000
+    in force: wall, ms       120000
+    --- stderr
+    --- exit 0
+    "#);
+    insta::assert_snapshot!(limits(&["nobody"]), @r#"
+    --- stderr
+    error: there is no tenant `nobody`
+    --- exit 6
+    "#);
+    insta::assert_snapshot!(limits(&["told", "--cpu-ms-max", "0"]), @r#"
+    --- stderr
+    error: invalid value '0' for '--cpu-ms-max <MS>': a whole number from 1 on, or `none`
+
+    For more information, try '--help'.
+    --- exit 2
+    "#);
+    Ok(())
+}
