@@ -21,6 +21,7 @@ use uuid::Uuid;
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store};
 
+use crate::bare::{self, CHARGED};
 use crate::machine;
 use crate::measure::{Samples, number, rounded};
 
@@ -36,44 +37,6 @@ const WARM_CYCLES: usize = 10_000;
 /// Steps that wait for their answers at once, over two runners.
 const WAITING: usize = 10_000;
 const CHARGE: &str = r#"{"order":"o-1","cents":500}"#;
-
-mod bare {
-    wasmtime::component::bindgen!({ path: "../../wit", world: "block" });
-
-    use counterfoil::block::{context, effects};
-
-    /// A host that answers at once, and does nothing else.
-    pub(super) struct Host;
-
-    impl effects::Host for Host {
-        fn perform(&mut self, _effect: effects::Effect) -> Result<effects::Answer, effects::Failure> {
-            Ok(effects::Answer::Http(effects::HttpResponse {
-                status: 201,
-                headers: Vec::new(),
-                body: super::CHARGED.into(),
-                truncated: false,
-            }))
-        }
-    }
-
-    impl context::Host for Host {
-        fn place(&mut self) -> context::StepPlace {
-            context::StepPlace { lineage: String::new(), node: String::new(), iteration: Vec::new() }
-        }
-
-        fn started_at(&mut self) -> u64 {
-            0
-        }
-
-        fn random(&mut self, len: u32) -> Vec<u8> {
-            vec![0; len as usize]
-        }
-
-        fn log(&mut self, _level: context::Level, _message: String) {}
-    }
-}
-
-const CHARGED: &[u8] = br#"{"id":"ch_1"}"#;
 
 /// Answers at once, or never.
 struct Port {

@@ -27,6 +27,12 @@ pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
     Some((own + children) / TICKS_PER_SECOND)
 }
 
+/// The most memory that a process ever had at once, in KiB.
+pub(crate) fn peak_kib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
+}
+
 /// Memory that this process and its children have in KiB; what they share counts once.
 pub(crate) fn resident_kib() -> usize {
     let this = std::process::id();

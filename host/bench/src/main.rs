@@ -3,6 +3,7 @@
 //! Each command prints what it finds as it goes, and one JSON object as its last line. Everything runs on this machine:
 //! Postgres with fsync on, the provider and the host.
 
+mod bare;
 mod guard;
 mod guests;
 mod latency;
@@ -10,6 +11,7 @@ mod limit;
 mod load;
 mod machine;
 mod measure;
+mod stock;
 mod world;
 
 use std::ffi::OsString;
@@ -56,6 +58,8 @@ enum Measurement {
     Guard,
     /// A block in the host's process, in a runner, and in the runtime alone. Needs no database.
     Guests,
+    /// What bombs cost a runtime without limits, each in a process of its own. Needs no database.
+    Bombs,
 }
 
 fn main() -> ExitCode {
@@ -64,6 +68,9 @@ fn main() -> ExitCode {
         && let Some(exit) = counterfoil_sandbox::child(first, others.iter().cloned())
     {
         return exit;
+    }
+    if let Some((_, others)) = args.split_first().filter(|(first, _)| *first == stock::COMMAND) {
+        return stock::child(others);
     }
     let result = if args.first().is_some_and(|arg| arg == reexec::COMMAND) {
         Err(reexec::main(args.drain(1..)).into())
@@ -82,8 +89,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    if arguments.what == Measurement::Guests {
-        let mut found = guests::measure(&arguments.guests).await?;
+    if matches!(arguments.what, Measurement::Guests | Measurement::Bombs) {
+        let mut found = match arguments.what {
+            Measurement::Bombs => stock::measure().await?,
+            _ => guests::measure(&arguments.guests).await?,
+        };
         found.insert("machine".into(), machine::describe());
         return told(found, arguments.json.as_deref());
     }
