@@ -3,28 +3,23 @@
 
 mod made;
 mod neighbour;
-mod watch;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use counterfoil_domain::code::Code;
-use counterfoil_domain::ports::NoFaults;
-use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
-use counterfoil_store::{Store, StoreConfig};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 pub use self::made::{ALL, Bomb, End};
 
 use self::neighbour::{Latencies, Neighbour, Runs};
-use self::watch::Watch;
+
 use crate::guest::Guest;
-use crate::host::{Caller, Host, HostConfig};
-use crate::tenant::create_tenant;
+use crate::host::Caller;
+use crate::stage::Stage;
+use crate::watch::Watch;
 
 /// A second of guest CPU, and four for a machine that does much else.
 const STEP_MAX: Duration = Duration::from_secs(5);
@@ -77,53 +72,17 @@ pub struct Report {
 pub async fn run(binary: PathBuf, name: &str) -> anyhow::Result<Report> {
     let bombs: Vec<&Bomb> = ALL.iter().filter(|bomb| bomb.name.contains(name)).collect();
     ensure!(!bombs.is_empty(), "no bomb's name has `{name}` in it");
-    let stage = Stage::build(binary).await?;
+    let stage = Stage::build(binary, &["bomber", "neighbour"]).await?;
     let report = stage.play(&bombs).await;
-    stage.cluster.stop(Shutdown::Fast).await.context("ending Postgres")?;
+    stage.strike().await?;
     report
 }
 
-struct Stage {
-    cluster: Cluster,
-    host: Host,
-    keys: [String; 2],
-    _directory: TempDir,
-}
-
 impl Stage {
-    async fn build(binary: PathBuf) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("counterfoil-bombs-").tempdir()?;
-        // As root, Postgres runs as another user, who must come in.
-        std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let cluster = Cluster::start(ClusterConfig {
-            dir: directory.path().join("postgres"),
-            launcher: Launcher::this_program()?,
-            durability: Durability::Volatile,
-        })
-        .await
-        .context("starting Postgres")?;
-        let config = StoreConfig { url: cluster.url(), connections_max: 2 };
-        let store = Store::connect(config, Arc::new(NoFaults)).await?;
-        store.migrate().await.context("making the tables")?;
-        let (_, bomber) = create_tenant(&store, "bomber").await?;
-        let (_, neighbour) = create_tenant(&store, "neighbour").await?;
-        store.close().await;
-        let config = HostConfig {
-            binary,
-            database_url: cluster.url(),
-            data_dir: directory.path().join("host"),
-            lease_ms: 15_000,
-            environment: vec![],
-        }
-        .with("COUNTERFOIL__PEPPER", &hex::encode(crate::tenant::PEPPER));
-        let host = Host::start(&config, &bomber).await?;
-        Ok(Self { cluster, host, keys: [bomber, neighbour], _directory: directory })
-    }
-
     async fn play(&self, all: &[&'static Bomb]) -> anyhow::Result<Report> {
         // Made beforehand: that, too, takes the machine's time.
         let made: Vec<Vec<u8>> = all.iter().map(|bomb| (bomb.build)()).collect();
-        let [bomber, neighbour] = &self.keys;
+        let [bomber, neighbour] = &self.keys[..] else { bail!("two tenants") };
         let bomber = self.host.as_holder_of(bomber);
         let neighbour = Neighbour::settle(self.host.base(), neighbour).await?;
         upload(bomber, "warm", Guest::echo().build()).await?;
@@ -246,7 +205,7 @@ async fn upload(caller: Caller<'_>, name: &str, bytes: Vec<u8>) -> anyhow::Resul
 }
 
 async fn step(caller: Caller<'_>, name: &str, input: u64) -> anyhow::Result<Came> {
-    let run = neighbour::run(caller, name, &json!(input)).await?;
+    let run = caller.run_to_end(name, &json!(input)).await?;
     let came = |code: &str, text: &Value| Came {
         code: code.into(),
         text: text.as_str().unwrap_or_default().into(),

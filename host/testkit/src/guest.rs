@@ -55,9 +55,19 @@ impl Guest {
     /// Puts a lowered effect at [`EFFECT_AT`].
     #[must_use]
     pub fn holding(mut self, call: &EffectCall) -> Self {
-        let record = self.data.effect(call);
-        let data = format!("(data (i32.const {EFFECT_AT}) \"{}\")", escaped(&record));
-        self.with(&data)
+        let record = self.lowered(call);
+        self.holding_bytes(EFFECT_AT, &record)
+    }
+
+    /// An effect as it lies in memory. What it points to is placed.
+    pub fn lowered(&mut self, call: &EffectCall) -> Vec<u8> {
+        self.data.effect(call)
+    }
+
+    /// Puts bytes into the main memory.
+    #[must_use]
+    pub fn holding_bytes(self, at: u32, bytes: &[u8]) -> Self {
+        self.with(&format!("(data (i32.const {at}) \"{}\")", escaped(bytes)))
     }
 
     /// What it says of itself.

@@ -362,4 +362,25 @@ impl Caller<'_> {
         self.call("POST", &format!("/v1/workflows/{name}/activate"), &json!({ "accept": true })).await?;
         Ok(())
     }
+
+    /// Starts a run and waits until it has ended, or is blocked.
+    ///
+    /// # Errors
+    /// The host refuses it, or it does not end within [`PATIENCE`].
+    pub async fn run_to_end(&self, workflow: &str, input: &Value) -> anyhow::Result<Value> {
+        /// A run of a small block takes a few of these.
+        const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
+        let begun = Instant::now();
+        let path = format!("/v1/workflows/{workflow}/runs");
+        let run = self.call("POST", &path, &json!({ "input": input })).await?;
+        let path = format!("/v1/runs/{}", run["id"].as_str().unwrap_or_default());
+        loop {
+            let run = self.call("GET", &path, &Value::Null).await?;
+            if matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled" | "blocked")) {
+                return Ok(run);
+            }
+            ensure!(begun.elapsed() < PATIENCE, "{run} does not end");
+            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+        }
+    }
 }

@@ -10,7 +10,6 @@ mod log;
 mod operator;
 pub mod plan;
 mod proxy;
-mod random;
 mod report;
 mod strangers;
 mod work;

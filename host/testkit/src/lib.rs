@@ -3,6 +3,7 @@
 pub mod bombs;
 pub mod browser;
 pub mod corpus;
+pub mod fuzz;
 pub mod guest;
 pub mod host;
 pub mod http;
@@ -10,6 +11,15 @@ pub mod kill;
 pub mod ledger;
 pub mod postgres;
 pub mod provider;
+mod random;
 pub mod smtp;
+mod stage;
 pub mod tenant;
+mod watch;
 pub mod work;
+
+/// Another one each time, short enough to be typed.
+pub fn seed_of_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() % 1_000_000
+}

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail, ensure};
 use counterfoil_store::cluster::reexec;
 use counterfoil_testkit::kill::{self, Options, Report, guards};
+use counterfoil_testkit::seed_of_now;
 
 const USAGE: &str = "usage: scripts/kill [--kills N] [--seed S] [--hosts H] [--json FILE] \
                      [--guard-off NAME]… | --guards-off";
@@ -109,10 +110,4 @@ fn read(args: Vec<OsString>) -> anyhow::Result<Asked> {
     }
     ensure!(asked.options.kills > 0 && asked.options.hosts > 0, USAGE);
     Ok(asked)
-}
-
-/// Another one each time, short enough to be typed.
-fn seed_of_now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_secs() % 1_000_000
 }

@@ -6,32 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::guest::Guest;
-use crate::host::{Caller, PATIENCE};
-
-/// Between two looks at a run.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+use crate::host::Caller;
 
 const BLOCK: &str = "echo";
-
-/// Starts a run and waits until it has ended.
-pub(super) async fn run(caller: Caller<'_>, workflow: &str, input: &Value) -> anyhow::Result<Value> {
-    let begun = Instant::now();
-    let path = format!("/v1/workflows/{workflow}/runs");
-    let run = caller.call("POST", &path, &json!({ "input": input })).await?;
-    let path = format!("/v1/runs/{}", run["id"].as_str().unwrap_or_default());
-    loop {
-        let run = caller.call("GET", &path, &Value::Null).await?;
-        if matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled" | "blocked")) {
-            return Ok(run);
-        }
-        ensure!(begun.elapsed() < PATIENCE, "{run} does not end");
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
 
 /// How long runs took, from their start to when their end was seen, the shortest first.
 #[derive(Debug)]
@@ -107,7 +88,7 @@ impl Neighbour {
             let mut runs = Runs::default();
             while !told.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                let ended = run(caller, BLOCK, &json!(1)).await?;
+                let ended = caller.run_to_end(BLOCK, &json!(1)).await?;
                 ensure!(ended["state"] == "succeeded", "{ended}");
                 runs.0.push((begun, begun.elapsed()));
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::random::Random;
 use crate::http::{self, Reply};
+use crate::random::Random;
 
 /// A host that does not answer for so long is dead, frozen, or cut off from its database.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);

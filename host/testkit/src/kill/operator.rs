@@ -14,8 +14,8 @@ use super::api;
 use super::database::Database;
 use super::fleet::Fleet;
 use super::plan::Plan;
-use super::random::Random;
 use crate::provider::{Call, Outcome, Provider};
+use crate::random::Random;
 
 /// Between two looks at the queue.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

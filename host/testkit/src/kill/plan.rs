@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::random::Random;
 use crate::provider::Act;
+use crate::random::Random;
 
 /// Acts of a provider before they begin anew: more than most runs make calls.
 const ACTS: u64 = 4_096;

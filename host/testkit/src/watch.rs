@@ -15,34 +15,34 @@ const RUNNER: &str = "__run";
 
 /// The most that was seen.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Peaks {
+pub(crate) struct Peaks {
     /// Of the host and its runners.
-    pub(super) host_kib: u64,
+    pub(crate) host_kib: u64,
     /// Of any one compiler.
-    pub(super) child_kib: u64,
+    pub(crate) child_kib: u64,
     /// Compilers that the host still had at the end.
-    pub(super) children_left: usize,
+    pub(crate) children_left: usize,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     host: u32,
 }
 
-pub(super) struct Watching {
+pub(crate) struct Watching {
     watch: Watch,
     over: Arc<AtomicBool>,
     task: JoinHandle<anyhow::Result<Peaks>>,
 }
 
 impl Watch {
-    pub(super) fn new(host: u32) -> anyhow::Result<Self> {
+    pub(crate) fn new(host: u32) -> anyhow::Result<Self> {
         let watch = Self { host };
         watch.host_kib().map(|_| watch)
     }
 
     /// Looks again and again, until it is stopped.
-    pub(super) fn start(host: u32) -> anyhow::Result<Watching> {
+    pub(crate) fn start(host: u32) -> anyhow::Result<Watching> {
         let watch = Self::new(host)?;
         let over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&over);
@@ -62,7 +62,7 @@ impl Watch {
     }
 
     /// What the host holds in memory now, with those that run its guests.
-    pub(super) fn host_kib(self) -> anyhow::Result<u64> {
+    pub(crate) fn host_kib(self) -> anyhow::Result<u64> {
         let host = status_kib(self.host, "VmRSS:").context("the host is gone")?;
         // One may have ended since it was listed.
         let runners = self.children(RUNNER).into_iter().filter_map(|runner| status_kib(runner, "VmRSS:"));
@@ -82,7 +82,7 @@ impl Watch {
 }
 
 impl Watching {
-    pub(super) async fn stop(self) -> anyhow::Result<Peaks> {
+    pub(crate) async fn stop(self) -> anyhow::Result<Peaks> {
         self.over.store(true, Ordering::Relaxed);
         let peaks = self.task.await??;
         Ok(Peaks { children_left: self.watch.children(COMPILER).len(), ..peaks })

@@ -1,0 +1,244 @@
+//! Components that nobody wrote, each sent the way that every block goes, from its upload to the end of its step, to a
+//! host that must stay whole: no panic, no process lost, memory bounded, and one end for every run.
+
+mod made;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use counterfoil_domain::code::Code;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use self::made::Case;
+use crate::guest::Guest;
+use crate::host::Caller;
+use crate::stage::Stage;
+use crate::watch::Watch;
+
+/// What host and runners may hold beyond what they held at the beginning. Two runners keep 2 MiB warm in each of their 130
+/// places, and the machine code of blocks that they have run.
+const MEMORY_KIB_SPARE: u64 = 1 << 20;
+/// What a case may take: two attempts of the compiler, and a step that waits for its retries.
+const CASE_MAX: Duration = Duration::from_mins(3);
+/// What a host says of itself, or of a process of its own, when it is not whole.
+const BROKEN: [&str; 4] =
+    ["panicked", "a runner has ended", "a runner cannot", "a runner has not ended a step within its time"];
+/// Lines of the host that are shown.
+const LINES_SHOWN: usize = 20;
+
+/// What to do.
+#[derive(Debug)]
+pub struct Options {
+    /// The `counterfoil` program.
+    pub binary: PathBuf,
+    /// Where built example blocks lie.
+    pub blocks: PathBuf,
+    /// What all cases follow from.
+    pub seed: u64,
+    /// How long new cases are begun.
+    pub time: Duration,
+    /// This one alone.
+    pub case: Option<u64>,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Report {
+    seed: u64,
+    /// Ends of cases, by family and code.
+    ends: BTreeMap<(&'static str, String), usize>,
+    cases: usize,
+    runs: usize,
+    host_kib: (u64, u64),
+    /// What is wrong, with the number of the case where there is one.
+    pub faults: Vec<(Option<u64>, String)>,
+}
+
+/// The component of the one case that is asked for.
+///
+/// # Errors
+/// None is asked for, or it cannot be made.
+pub fn component(options: &Options) -> anyhow::Result<Vec<u8>> {
+    let number = options.case.context("there is no case")?;
+    Ok(made::case(options.seed, number, &made::originals(&options.blocks)?)?.bytes)
+}
+
+/// Tries cases until the time is over.
+///
+/// # Errors
+/// The harness itself could not go on. What it finds is in the report.
+pub async fn run(options: Options) -> anyhow::Result<Report> {
+    let originals = made::originals(&options.blocks)?;
+    let stage = Stage::build(options.binary, &["fuzzer", "other-fuzzer"]).await?;
+    let host = &stage.host;
+    // All that grows once has grown before anything is measured.
+    for key in &stage.keys {
+        warm(host.as_holder_of(key)).await?;
+    }
+    let watch = Watch::new(host.pid()?)?;
+    let mut report = Report { seed: options.seed, ..Report::default() };
+    report.host_kib.0 = watch.host_kib()?;
+    let watching = Watch::start(host.pid()?)?;
+
+    let next = AtomicU64::new(options.case.unwrap_or(0));
+    let until = Instant::now() + options.time;
+    let worker = async |key: &String| -> anyhow::Result<Vec<Tried>> {
+        let mut all = vec![];
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let is_over = options.case.map_or(Instant::now() >= until, |only| only != number);
+            if is_over {
+                return Ok(all);
+            }
+            let case = made::case(options.seed, number, &originals)?;
+            all.push(attempt(host.as_holder_of(key), number, case).await?);
+        }
+    };
+    let [one, other] = &stage.keys[..] else { anyhow::bail!("two tenants") };
+    let (one, other) = tokio::join!(worker(one), worker(other));
+    for tried in one?.into_iter().chain(other?) {
+        report.take(tried);
+    }
+
+    let peaks = watching.stop().await?;
+    report.host_kib.1 = peaks.host_kib;
+    if peaks.host_kib > report.host_kib.0 + MEMORY_KIB_SPARE {
+        report.faults.push((None, format!("host and runners held {} MiB", peaks.host_kib >> 10)));
+    }
+    if peaks.children_left > 0 {
+        report.faults.push((None, format!("{} compilers were left", peaks.children_left)));
+    }
+    let unwell = host.log();
+    let unwell = unwell.lines().filter(|line| BROKEN.iter().any(|broken| line.contains(broken)));
+    report.faults.extend(unwell.take(LINES_SHOWN).map(|line| (None, format!("the host says: {line}"))));
+    report.faults.extend(unended(&stage.database_url(), report.runs + stage.keys.len()).await?);
+    stage.strike().await?;
+    Ok(report)
+}
+
+async fn warm(caller: Caller<'_>) -> anyhow::Result<()> {
+    const NAME: &str = "warm";
+    let reply = caller.upload(NAME, Guest::echo().build()).await?;
+    ensure!(reply.status < 300, "{}", reply.json()?);
+    start(caller, NAME, &json!(1)).await.map(drop)
+}
+
+async fn start(caller: Caller<'_>, name: &str, input: &Value) -> anyhow::Result<Value> {
+    let step = json!({ "only": { "block": name, "input": "=input", "retry": { "attempts": 1 } } });
+    caller.activate(&json!({ "name": name, "steps": [step] })).await?;
+    caller.run_to_end(name, input).await
+}
+
+/// What a case came to.
+struct Tried {
+    number: u64,
+    family: &'static str,
+    /// The code of a refusal or failure, or `succeeded`.
+    came_to: String,
+    has_run: bool,
+    fault: Option<String>,
+}
+
+async fn attempt(caller: Caller<'_>, number: u64, case: Case) -> anyhow::Result<Tried> {
+    let Case { family, bytes, input } = case;
+    let name = format!("fuzz-{number}");
+    let begun = Instant::now();
+    let told = async {
+        let reply = caller.upload(&name, bytes).await?;
+        if reply.status >= 300 {
+            let refusal = reply.json()?;
+            let code = refusal["code"].as_str().unwrap_or_default().to_owned();
+            let fault = (reply.status >= 500 || Code::from_name(&code).is_none())
+                .then(|| format!("its upload is answered {}: {refusal}", reply.status));
+            return Ok(Tried { number, family, came_to: code, has_run: false, fault });
+        }
+        let run = start(caller, &name, &input).await?;
+        let code = run["error"]["code"].as_str().unwrap_or_default();
+        let (came_to, is_right) = match run["state"].as_str() {
+            Some("succeeded") => ("succeeded", true),
+            Some("failed") => (code, Code::from_name(code).is_some_and(|code| code != Code::HostLost)),
+            _ => (code, false),
+        };
+        let fault = (!is_right).then(|| format!("its run came to {run}"));
+        Ok(Tried { number, family, came_to: came_to.into(), has_run: true, fault })
+    };
+    let told: anyhow::Result<Tried> = told.await;
+    let mut tried = told.with_context(|| format!("case {number}, {family}"))?;
+    if begun.elapsed() > CASE_MAX {
+        tried.fault.get_or_insert_with(|| format!("it took {} s", begun.elapsed().as_secs()));
+    }
+    Ok(tried)
+}
+
+/// Runs that have not exactly one end, and steps without one.
+async fn unended(url: &str, runs: usize) -> anyhow::Result<Vec<(Option<u64>, String)>> {
+    let pool = PgPool::connect(url).await?;
+    let ends: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT r.state, count(s.id) FROM runs r
+         LEFT JOIN settled_steps s ON s.tenant_id = r.tenant_id AND s.run_id = r.id
+         GROUP BY r.tenant_id, r.id, r.state",
+    )
+    .fetch_all(&pool)
+    .await?;
+    let (open, unsent): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM open_steps),
+                (SELECT count(*) FROM receipts WHERE state IN ('planned', 'prepared', 'dispatched', 'unknown'))",
+    )
+    .fetch_one(&pool)
+    .await?;
+    pool.close().await;
+    let mut faults = vec![];
+    let wrong = ends.iter().filter(|(state, settled)| state == "open" || *settled != 1).count();
+    for (count, what) in [
+        (ends.len().abs_diff(runs), "runs more or fewer than were started"),
+        (wrong, "runs without exactly one end"),
+        (usize::try_from(open)?, "steps are open still"),
+        (usize::try_from(unsent)?, "receipts have no outcome"),
+    ] {
+        if count > 0 {
+            faults.push((None, format!("{count} {what}")));
+        }
+    }
+    Ok(faults)
+}
+
+impl Report {
+    fn take(&mut self, tried: Tried) {
+        self.cases += 1;
+        self.runs += usize::from(tried.has_run);
+        *self.ends.entry((tried.family, tried.came_to)).or_default() += 1;
+        self.faults.extend(tried.fault.map(|fault| (Some(tried.number), fault)));
+    }
+
+    /// What each family came to, what is wrong, and last how many cases there were.
+    pub fn text(&self) -> String {
+        let mut text = String::from("| family | came to | cases |\n|---|---|---:|\n");
+        for ((family, came_to), count) in &self.ends {
+            let _ = writeln!(text, "| {family} | {came_to} | {count} |");
+        }
+        let (before, most) = self.host_kib;
+        let _ = writeln!(text, "\nhost and runners: {} MiB before, {} MiB at most", before >> 10, most >> 10);
+        for (number, fault) in &self.faults {
+            let which = number.map(|number| format!("case {number}: ")).unwrap_or_default();
+            let _ = writeln!(text, "BROKEN: {which}{fault}");
+            if let Some(number) = number {
+                let _ = writeln!(text, "again: scripts/fuzz --seed {} --case {number}", self.seed);
+            }
+        }
+        let _ = write!(
+            text,
+            "{} cases, {} runs, {} faults, seed {}",
+            self.cases,
+            self.runs,
+            self.faults.len(),
+            self.seed
+        );
+        text
+    }
+}
