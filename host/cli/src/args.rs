@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::{Format, Output};
 use crate::{
     approval, block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret,
-    serve, tenant, workflow,
+    serve, tenant, worker, workflow,
 };
 
 /// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
@@ -91,6 +91,9 @@ enum Command {
     /// See what runs ask people, and decide.
     #[command(subcommand)]
     Approval(approval::Command),
+    /// Fetch work from queues, and say what came of it.
+    #[command(subcommand)]
+    Worker(worker::Command),
     /// Send events.
     #[command(subcommand)]
     Event(event::Command),
@@ -125,6 +128,7 @@ impl Cli {
             Command::Run(command) => run::run(command, &global, output).await,
             Command::Effect(command) => receipt::run(command, &global, output).await,
             Command::Approval(command) => approval::run(command, &global, output).await,
+            Command::Worker(command) => worker::run(command, &global, output).await,
             Command::Event(command) => event::run(command, &global, output).await,
             Command::Connection(command) => connection::run(command, &global, output).await,
             Command::Key(command) => key::run(command, &global, output).await,

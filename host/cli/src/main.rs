@@ -33,6 +33,7 @@ mod telemetry;
 mod tenant;
 mod timeline;
 mod wire;
+mod worker;
 mod workflow;
 
 use counterfoil_store::cluster::reexec;

@@ -89,6 +89,8 @@ codes! {
     WorkflowTooDeep = "workflow_too_deep",
     /// The workflow stopped the run with a failure.
     Stopped = "stopped",
+    /// A worker outside the host failed, and nothing of its work took place.
+    WorkerFailed = "worker_failed",
     /// The effect was answered, and what was answered is a failure for an `http` node.
     HttpStatus = "http_status",
 
@@ -143,6 +145,10 @@ codes! {
     RunEnded = "run_ended",
     /// More waits for the run already than it may keep.
     SignalLimit = "signal_limit",
+    /// A task is not the caller's: another worker, or none, has taken it.
+    TaskNotOwned = "task_not_owned",
+    /// What became of a task is settled, or its time is over.
+    TaskOver = "task_over",
     /// What exists is in the way.
     Conflict = "conflict",
     /// The body is larger than it may be.

@@ -52,6 +52,10 @@ pub const PAYLOAD_DEPTH_MAX: usize = 100;
 pub const EFFECTS_PER_STEP_MAX: u64 = 64;
 /// Total time that one call may ask for: within it, nobody can say that the call did not take place.
 pub const EFFECT_TIMEOUT_MS_MAX: u64 = 120_000;
+/// Time that work for a worker may lie in its queue, and time that a worker may be at it, where neither is named.
+pub const TASK_TIME_MS: u64 = 3_600_000;
+/// The longest either may be: within both, nobody can say that the work was not done.
+pub const TASK_TIME_MS_MAX: u64 = 30 * 86_400_000;
 /// Body of a request that a block sends.
 pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 20;
 /// Body of an answer that is kept.

@@ -6,6 +6,7 @@ pub mod journal;
 pub mod request;
 pub mod resolution;
 pub mod state;
+pub mod task;
 pub mod verification;
 
 use chrono::{DateTime, Utc};

@@ -115,6 +115,9 @@ pub enum Stop {
     Stale,
     /// What was read is not in the journal as it should be: run the step again in the same attempt.
     Rerun,
+    /// The effect lies in a queue for a worker outside the host, and the step was let go with that: what came of it makes
+    /// the step due again.
+    Queued,
     /// The connection's rate has no room before its turn: run the step again then, in the same attempt.
     NoRoom {
         /// Time until its turn.
@@ -196,7 +199,7 @@ fn stopped(stop: Stop, circumstances: Circumstances<'_>) -> Conclusion {
             retry(error.clone(), retry_after_ms, circumstances).unwrap_or(Conclusion::Block(error))
         }
         Stop::Failed { code, message } => Conclusion::Fail(StepError::new(code, &message)),
-        Stop::Stale => Conclusion::Leave,
+        Stop::Stale | Stop::Queued => Conclusion::Leave,
         Stop::Rerun => {
             Conclusion::HandBack { delay_ms: 0, why: "the journal moved while the step ran".into() }
         }

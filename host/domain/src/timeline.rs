@@ -117,6 +117,8 @@ pub enum Ended {
     Blocked,
     /// Its host gave it back unchanged.
     HandedBack,
+    /// Its effect lies in a queue for a worker outside the host.
+    Queued,
 }
 
 impl Ended {
@@ -128,12 +130,13 @@ impl Ended {
             Self::Lost => "lost",
             Self::Blocked => "blocked",
             Self::HandedBack => "handed_back",
+            Self::Queued => "queued",
         }
     }
 
     /// The inverse of [`Ended::name`].
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Settled, Self::Retry, Self::Lost, Self::Blocked, Self::HandedBack]
+        [Self::Settled, Self::Retry, Self::Lost, Self::Blocked, Self::HandedBack, Self::Queued]
             .into_iter()
             .find(|ended| ended.name() == name)
     }
@@ -143,6 +146,7 @@ impl Ended {
         match self {
             Self::Retry => Phase::Retrying,
             Self::Blocked => Phase::Blocked,
+            Self::Queued => Phase::Waiting,
             Self::Settled | Self::Lost | Self::HandedBack => Phase::Queued,
         }
     }

@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod dispatch;
 mod journal;
+mod queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,7 +172,7 @@ impl Inner {
             Ok(placed) => placed,
             Err(limit) => return Ok(EffectReply::Failed(EffectFailure::Limit(limit))),
         };
-        if let Some((name, _)) = call.extra.first() {
+        if let Some((name, _)) = call.extra.iter().find(|(name, _)| !kind::knows(&call.request, name)) {
             let message = format!("this host does not know the extra `{name}`");
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
@@ -266,6 +267,8 @@ impl Inner {
                     Self::done_before(execution, prepared, &recorded);
                     return Ok(Begun::Reply(recorded.into_reply()));
                 }
+                // It became durable together with its place in the queue, and the step was let go with it.
+                Decision::GoOn(_) if prepared.is_queued() => return Err(Stop::Queued),
                 Decision::GoOn(id) => {
                     let receipt = Self::recorded_receipt(execution, id).ok_or(Stop::Rerun)?;
                     execution.progress().begun.insert(id);
@@ -283,6 +286,9 @@ impl Inner {
                 }
                 Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
             };
+            if resend && prepared.is_queued() {
+                queue::check_attempt(execution, &placed.slot)?;
+            }
             if let Some(begun) = Self::without_a_call(execution, placed, prepared, number, resend, &lost)? {
                 return Ok(begun);
             }
@@ -293,10 +299,11 @@ impl Inner {
                 return Ok(Begun::ReadOnly { number });
             }
             let receipt = Self::receipt(execution, placed, prepared, number);
-            match self.dispatch(execution, &receipt, &lost, prepared.total).await? {
+            match self.dispatch(execution, &receipt, &lost, prepared).await? {
                 Some(receipt) => {
                     self.faults.reach(Site::AfterDispatch);
-                    return Ok(Begun::Send(Box::new(Sendable { receipt, window })));
+                    let sendable = Box::new(Sendable { receipt, window });
+                    return if prepared.is_queued() { Err(Stop::Queued) } else { Ok(Begun::Send(sendable)) };
                 }
                 None => self.load_journal(execution, true).await?,
             }
@@ -324,7 +331,7 @@ impl Inner {
                 let receipt = Self::receipt(execution, placed, prepared, number);
                 Ok(Some(Begun::Reply(Self::change(execution, receipt, change, answer))))
             }
-            Ok(Act::Read(_) | Act::Exchange(_)) => Ok(None),
+            Ok(Act::Read(_) | Act::Exchange(_) | Act::Queue(_)) => Ok(None),
         }
     }
 

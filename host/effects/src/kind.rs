@@ -5,6 +5,7 @@ mod emit;
 mod http;
 mod mail;
 mod storage;
+mod worker;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use counterfoil_domain::workflow::definition::{Invariant, InvariantScope};
 use counterfoil_store::connection::Connection;
 use counterfoil_store::settle::Change;
 use counterfoil_store::{Store, StoreError};
+use serde_json::Value;
 
 use crate::client::{Client, SendWindow};
 use crate::execution::ExecutionContext;
@@ -56,6 +58,13 @@ pub(crate) struct Prepared {
     pub(crate) total: Duration,
 }
 
+impl Prepared {
+    /// Whether it waits for a worker.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.act, Ok(Act::Queue(_)))
+    }
+}
+
 /// How a call takes place.
 pub(crate) enum Act {
     /// At somebody else's.
@@ -66,10 +75,22 @@ pub(crate) enum Act {
         /// What the guest gets at once.
         answer: Answer,
     },
+    /// At a worker's, who fetches it.
+    Queue(Task),
     /// By a look at our own database.
     Read(Box<dyn Read>),
     /// Not at all: it follows from what the step has done before, so that nothing of it need be kept.
     Known(Answer),
+}
+
+/// Work that lies in a queue until a worker fetches it.
+pub(crate) struct Task {
+    pub(crate) queue: String,
+    pub(crate) input: Value,
+    /// How long it may lie there.
+    pub(crate) claim_within: Duration,
+    /// How long a worker may be at it.
+    pub(crate) timeout: Duration,
 }
 
 /// A look at our own database.
@@ -108,8 +129,16 @@ pub(crate) fn prepare(ask: Ask<'_>) -> Result<Prepared, String> {
         }
         EffectRequest::Storage(request) => Ok(storage::prepare(ask, request)),
         EffectRequest::Mail(message) => Ok(mail::prepare(ask, message)),
-        other => Err(format!("this host offers no effects of the kind `{}`", other.kind())),
+        EffectRequest::Worker { queue, input } => Ok(worker::prepare(ask, queue, input)),
+        EffectRequest::Model(_) => {
+            Err(format!("this host offers no effects of the kind `{}`", ask.call.request.kind()))
+        }
     }
+}
+
+/// Whether a kind knows a named addition of a call.
+pub(crate) fn knows(request: &EffectRequest, extra: &str) -> bool {
+    matches!(request, EffectRequest::Worker { .. }) && extra == worker::CLAIM_WITHIN
 }
 
 /// The invariant that guards effects of a kind; of several the widest.

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{LoadError, RunState};
-use crate::{Inner, child, container, emit_node, http_node, listen, settle};
+use crate::{Inner, child, container, emit_node, http_node, listen, settle, worker_node};
 
 /// Pause before a step whose run could not be read is offered again.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(2);
@@ -64,6 +64,9 @@ async fn one(
     known: Option<RunContext>,
     state: &mut Option<RunState>,
 ) -> Option<Claimed> {
+    if !worker_node::is_over(inner, step).await {
+        return None;
+    }
     if state.is_none() {
         match inner.plans.run(step, known).await {
             Ok(loaded) => *state = Some(loaded),
@@ -149,6 +152,7 @@ async fn execute(
         NodeKind::Block { digest, .. } => block(inner, step, state, *digest, lost).await,
         NodeKind::Http { .. } => Ok(http_node::execute(inner, step, state, lost).await),
         NodeKind::Emit { .. } => Ok(emit_node::execute(inner, step, state).await),
+        NodeKind::Worker { .. } => Ok(worker_node::execute(inner, step, state).await),
         _ => {
             let message = "a node that is evaluated inline was claimed";
             Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, message))))

@@ -16,6 +16,7 @@ mod listen;
 mod prepare;
 mod settle;
 mod verify;
+mod worker_node;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -44,6 +44,7 @@ mod value;
 pub mod verification;
 pub mod waiting;
 pub mod wake;
+pub mod worker;
 pub mod workflow;
 
 pub use self::error::StoreError;

@@ -14,7 +14,7 @@ use counterfoil_domain::id::{EffectId, Place, RunId, TenantId};
 use counterfoil_domain::receipt::resolution::Unresolvable;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 
-pub(crate) use self::dispatch::{Flushed, Wanted, flush_dispatches};
+pub(crate) use self::dispatch::{Flushed, Wanted, dispatch_in, flush_dispatches, keep_duplicate};
 pub use self::list::{EffectFilter, EffectRow};
 pub use self::resolve::Resumed;
 pub(crate) use self::resolve::{find, slot};

@@ -25,6 +25,7 @@ const TABLES: &[&str] = &[
     "step_attempts",
     "receipts",
     "receipt_history",
+    "worker_tasks",
     "containers",
     "container_parts",
     "waits",

@@ -16,6 +16,7 @@ pub(crate) mod keys;
 pub(crate) mod operations;
 pub(crate) mod runs;
 pub(crate) mod timeline;
+pub(crate) mod workers;
 pub(crate) mod workflows;
 
 /// Every call, with its description.
@@ -27,6 +28,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(runs::routes())
         .merge(effects::routes())
         .merge(approvals::routes())
+        .merge(workers::routes())
         .merge(connections::routes())
         .merge(keys::routes())
         .merge(operations::routes())

@@ -23,6 +23,7 @@ use crate::problem::{FieldError, ProblemBody};
         (name = "events", description = "Facts that may start runs"),
         (name = "runs", description = "Executions of a workflow version"),
         (name = "effects", description = "Calls that left a sandbox, each with its receipt"),
+        (name = "workers", description = "Programs outside the host that fetch work from queues"),
         (name = "connections", description = "Named ways to reach a system"),
         (name = "keys", description = "Who may do what"),
         (name = "operations", description = "For those who run the host; no key needed"),

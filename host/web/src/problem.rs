@@ -179,6 +179,8 @@ const fn status(code: Code) -> StatusCode {
         | Code::AlreadyDecided
         | Code::RunEnded
         | Code::SignalLimit
+        | Code::TaskNotOwned
+        | Code::TaskOver
         | Code::IdempotencyKeyBusy
         | Code::NotUnknown
         | Code::TooEarly

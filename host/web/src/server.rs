@@ -15,7 +15,10 @@ use crate::{advice, api, layers, openapi, pages};
 
 /// Everything that is answered: the API under `/v1`, the pages, advice, and what operators ask.
 pub fn router(web: WebState) -> Router {
-    let app = Arc::new(App::new(web));
+    router_of(Arc::new(App::new(web)))
+}
+
+fn router_of(app: Arc<App>) -> Router {
     let (api, _) = OpenApiRouter::new().merge(api::routes()).split_for_parts();
     let description = Arc::<str>::from(openapi::document().to_pretty_json().unwrap_or_default());
     api.merge(pages::routes())
@@ -42,5 +45,13 @@ pub async fn serve(
     web: WebState,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(web)).with_graceful_shutdown(shutdown).await
+    let app = Arc::new(App::new(web));
+    let told = {
+        let app = Arc::clone(&app);
+        async move {
+            shutdown.await;
+            app.stopping.send_replace(true);
+        }
+    };
+    axum::serve(listener, router_of(app)).with_graceful_shutdown(told).await
 }

@@ -7,6 +7,7 @@ use counterfoil_domain::key::Pepper;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{ComponentInspector, SecretSealer};
 use counterfoil_store::Store;
+use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
 use crate::login_link::LoginLinks;
@@ -62,11 +63,24 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     /// Turns to upload.
     pub(crate) uploads: Uploads,
+    /// Room for workers that wait for work.
+    pub(crate) polls: Semaphore,
+    /// The server is to end: nobody waits any longer.
+    pub(crate) stopping: watch::Sender<bool>,
 }
+
+/// Each is a connection and a look at the database now and then; whoever comes when there is no room is answered at once.
+const POLLS_MAX: usize = 1_000;
 
 impl App {
     pub(crate) fn new(web: WebState) -> Self {
-        Self { web, metrics: Metrics::new(), uploads: Uploads::new() }
+        Self {
+            web,
+            metrics: Metrics::new(),
+            uploads: Uploads::new(),
+            polls: Semaphore::new(POLLS_MAX),
+            stopping: watch::Sender::new(false),
+        }
     }
 }
 

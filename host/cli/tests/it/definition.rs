@@ -34,7 +34,7 @@ fn every_problem_is_shown_where_it_stands() -> anyhow::Result<()> {
     4 |     when: event.data.score >
       |                             ^
 
-    bad.yaml:6:13: what a step does is told by one of `block`, `http`, `delay`, `switch`, `parallel`, `map`, `try`, `emit`, `listen`, `approval`, `workflow`, `set`, `stop`
+    bad.yaml:6:13: what a step does is told by one of `block`, `http`, `delay`, `switch`, `parallel`, `map`, `try`, `emit`, `listen`, `approval`, `workflow`, `worker`, `set`, `stop`
     6 |   - enrich: { blok: enrich-lead, input: { domain: "=event.data.domain" } }
       |             ^
 

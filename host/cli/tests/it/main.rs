@@ -14,4 +14,5 @@ mod secrets;
 mod tenant_limits;
 mod usage;
 mod verify;
+mod worker;
 mod world;

@@ -29,14 +29,19 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(name: &str) -> anyhow::Result<Self> {
+        let world = Self::bare(name).await?;
+        world.furnish().await?;
+        Ok(world)
+    }
+
+    /// Without blocks and workflows.
+    pub(crate) async fn bare(name: &str) -> anyhow::Result<Self> {
         let database = TestDatabase::new().await;
         let provider = Provider::start(ProviderConfig::default()).await?;
         let directory = tempfile::tempdir()?;
         let key = tenant(&database, name).await?;
         let pool = database.pool().await;
-        let world = Self { database, provider, key, directory, pool };
-        world.furnish().await?;
-        Ok(world)
+        Ok(Self { database, provider, key, directory, pool })
     }
 
     /// How a host of this world is started.

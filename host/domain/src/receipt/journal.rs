@@ -113,6 +113,12 @@ impl Journal {
         receipts.into_iter()
     }
 
+    /// The newest receipt of the slot, if the asker's attempt has written it: to send again, it needs another attempt.
+    pub fn newest_of_attempt<'a>(&'a self, slot: &SlotKey, asker: Asker) -> Option<&'a Receipt> {
+        let newest = self.slot(slot).next_back()?;
+        (newest.attempt == asker.attempt && newest.run == asker.run).then_some(newest)
+    }
+
     /// Whether a dispatch of the slot other than `but` is unknown, or has lost its owner.
     pub fn is_open_besides(&self, slot: &SlotKey, but: EffectId) -> bool {
         self.slot(slot).any(|receipt| {

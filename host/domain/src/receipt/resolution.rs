@@ -199,12 +199,16 @@ fn planned(receipt: &Receipt, by: &Actor, what: Move) -> Result<Transition, Unre
         .map_err(|IllegalMove { from, .. }| Unresolvable::NotUnknown(from))
 }
 
-/// A person gives a status and a body; a block that sent mail waits for a mail server's reply.
+/// A person gives a status and a body; a block that sent mail waits for a mail server's reply, and who gave work to a worker
+/// for what came of it.
 fn in_terms_of(kind: &str, recorded: Recorded) -> Recorded {
     match recorded {
         Recorded::Answer(Answer::Http(HttpResponse { status, body, .. })) if kind == "mail" => {
             let text = bounded_text(&String::from_utf8_lossy(&body), ERROR_TEXT_BYTES_MAX);
             Recorded::Answer(Answer::Mailed(format!("{status} {text}").trim_end().to_owned()))
+        }
+        Recorded::Answer(Answer::Http(HttpResponse { body, .. })) if kind == "worker" => {
+            Recorded::Answer(Answer::Worker(String::from_utf8_lossy(&body).into_owned()))
         }
         other => other,
     }
@@ -251,6 +255,7 @@ mod tests {
         let told = |kind| in_terms_of(kind, Recorded::Answer(Answer::Http(reply.clone())));
         assert_eq!(told("http"), Recorded::Answer(Answer::Http(reply.clone())));
         assert_eq!(told("mail"), Recorded::Answer(Answer::Mailed("250 queued".into())));
+        assert_eq!(told("worker"), Recorded::Answer(Answer::Worker("queued".into())));
         let broken = HttpResponse { status: 200, headers: json, body: b"{\"a\":".to_vec(), truncated: false };
         assert!(matches!(judge_answer(&broken), Err(Unresolvable::NotJson(_))));
     }

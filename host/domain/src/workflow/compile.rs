@@ -7,13 +7,18 @@ use serde_json::Value;
 use super::decode::{Decoded, decode};
 mod containers;
 
-use super::definition::{Branch, Definition, Delay, HttpNode, Node, Retry, Step, Stop, SwitchNode, Trigger};
-use super::plan::{NodeKind, Plan, PlanBranch, PlanHttp, PlanNode, PlanTrigger, TRIGGER_ROOTS, Then};
+use super::definition::{
+    Branch, Definition, Delay, HttpNode, Node, Retry, Step, Stop, SwitchNode, Trigger, WorkerNode,
+};
+use super::plan::{
+    NodeKind, Plan, PlanBranch, PlanHttp, PlanNode, PlanTask, PlanTrigger, TRIGGER_ROOTS, Then,
+};
 use super::problem::{Problem, ProblemCode, Problems};
 use super::source::Source;
 use super::{DEFINITION_BYTES_MAX, Duration};
 use crate::expression::{Compiled, Expression, ExpressionError, Pointer, Root, Template, child};
 use crate::id::Digest;
+use crate::limits::TASK_TIME_MS;
 use crate::step::{Delays, RetryPolicy};
 
 /// A definition whose text was read, and that may still be wrong.
@@ -187,6 +192,7 @@ impl<'a> Compiler<'a> {
                 input: self.template(&node.input, &child(pointer, "input")),
                 wait: node.wait,
             },
+            Node::Worker(node) => self.worker(node, &child(pointer, "worker")),
             Node::Stop(node) => self.stop(&node.stop, &child(pointer, "stop")),
             Node::Set(node) => NodeKind::Set { value: self.template(&node.set, &child(pointer, "set")) },
             Node::Switch(_)
@@ -250,6 +256,19 @@ impl<'a> Compiler<'a> {
             timeout_ms: call.timeout.and_then(|timeout| u32::try_from(timeout.ms).ok()),
         };
         NodeKind::Http { call: Box::new(call), retry: node.retry.as_ref().map(retry_policy) }
+    }
+
+    fn worker(&mut self, node: &WorkerNode, pointer: &str) -> NodeKind {
+        let task = &node.worker;
+        let ms = |time: Option<Duration>| time.map_or(TASK_TIME_MS, |time| time.ms);
+        let task = PlanTask {
+            queue: task.queue.clone(),
+            input: self.template(&task.input, &child(pointer, "input")),
+            safety: task.safety,
+            claim_within_ms: ms(task.claim_within),
+            timeout_ms: ms(task.timeout),
+        };
+        NodeKind::Worker { task: Box::new(task), retry: node.retry.as_ref().map(retry_policy) }
     }
 
     fn stop(&mut self, stop: &Stop, pointer: &str) -> NodeKind {

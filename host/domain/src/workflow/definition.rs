@@ -12,7 +12,7 @@ pub use self::containers::{
     ItemFailure, Join, Lane, Losers, Map as MapSpec, MapNode, ParallelNode, Stage, TryFailure, TryNode,
 };
 pub use self::own::{Delay, DelayNode, Emit, EmitNode, Until};
-pub use self::waits::{Approval, ApprovalNode, Listen, ListenNode, WorkflowNode};
+pub use self::waits::{Approval, ApprovalNode, Listen, ListenNode, Worker, WorkerNode, WorkflowNode};
 use super::duration::Duration;
 use crate::effect::Safety;
 
@@ -143,18 +143,17 @@ pub enum Node {
     Listen(ListenNode),
     Approval(ApprovalNode),
     Workflow(WorkflowNode),
+    Worker(WorkerNode),
     Set(SetNode),
     Stop(StopNode),
 }
 
 impl Node {
     /// The kinds that there are.
-    pub(super) const KINDS: [&'static str; 13] = [
+    pub(super) const KINDS: [&'static str; 14] = [
         "block", "http", "delay", "switch", "parallel", "map", "try", "emit", "listen", "approval",
-        "workflow", "set", "stop",
+        "workflow", "worker", "set", "stop",
     ];
-    /// The kinds that the language has, and this host does not offer.
-    pub(super) const KINDS_NOT_OFFERED: [&'static str; 1] = ["worker"];
 
     /// The lists of steps inside, in the order in which the plan lays them out.
     pub(super) fn lists(&self) -> Vec<&[Step]> {
@@ -420,6 +419,11 @@ fn name_schema(_: &mut SchemaGenerator) -> Schema {
 
 fn kind_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": GUARDED_KINDS })
+}
+
+fn task_safety_schema(_: &mut SchemaGenerator) -> Schema {
+    let names = [Safety::AtMostOnce, Safety::Idempotent].map(Safety::name);
+    json_schema!({ "type": "string", "enum": names })
 }
 
 fn safety_schema(_: &mut SchemaGenerator) -> Schema {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::node::{
-    Listened, NodeKind, PlanApproval, PlanBranch, PlanHttp, PlanListen, PlanNode, PlanStage, Then,
+    Listened, NodeKind, PlanApproval, PlanBranch, PlanHttp, PlanListen, PlanNode, PlanStage, PlanTask, Then,
 };
 pub(super) use self::shape::Inside;
 use self::shape::Shape;
@@ -19,11 +19,11 @@ use crate::expression::{Compiled, EvaluationError, Expression, Reason, Root, Sco
 use crate::id::Digest;
 use crate::step::RetryPolicy;
 
-pub use super::render::{RenderedEvent, RenderedHttp};
+pub use super::render::{RenderedEvent, RenderedHttp, RenderedTask};
 
 /// The newest form of stored plans. A plan is stored in the oldest form that has all its nodes, so that hosts of before
 /// an upgrade follow what they know and refuse the rest by its number. What is stored once is readable for ever.
-pub const PLAN_FORMAT: u32 = 2;
+pub const PLAN_FORMAT: u32 = 3;
 
 /// What the engine follows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -129,7 +129,7 @@ impl Plan {
     /// there is no such node.
     pub fn retry(&self, path: &str) -> Option<RetryPolicy> {
         Some(match &self.node(path)?.kind {
-            NodeKind::Block { retry, .. } | NodeKind::Http { retry, .. } => {
+            NodeKind::Block { retry, .. } | NodeKind::Http { retry, .. } | NodeKind::Worker { retry, .. } => {
                 retry.clone().unwrap_or(RetryPolicy::DEFAULT)
             }
             _ => RetryPolicy::NEVER,
@@ -166,7 +166,7 @@ impl TryFrom<Value> for Plan {
     fn try_from(stored: Value) -> Result<Self, PlanError> {
         // The format first: what a newer host wrote may hold anything.
         let format = stored.get("format").and_then(Value::as_u64).unwrap_or_default();
-        // The second form has nodes that the first one has not; what both have is the same in both.
+        // A later form has nodes that an earlier one has not; what both have is the same in both.
         if !(1..=u64::from(PLAN_FORMAT)).contains(&format) {
             return Err(PlanError::FormatUnknown(format));
         }
@@ -180,8 +180,7 @@ impl TryFrom<Value> for Plan {
 impl From<Plan> for Stored {
     fn from(plan: Plan) -> Self {
         let Plan { workflow, version, triggers, nodes, invariants, shape: _ } = plan;
-        let is_of_first = nodes.iter().all(|node| node.kind.is_of_first_format());
-        let format = if is_of_first { 1 } else { PLAN_FORMAT };
+        let format = nodes.iter().map(|node| node.kind.format()).max().unwrap_or(1);
         Self { format, workflow, version, triggers, nodes, invariants }
     }
 }

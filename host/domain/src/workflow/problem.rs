@@ -40,8 +40,6 @@ pub enum ProblemCode {
     NameTaken,
     /// A kind of node that does not exist.
     NodeUnknown,
-    /// A kind of node that this host does not offer yet.
-    NodeNotOffered,
     /// A block that does not exist.
     BlockUnknown,
     /// An expression that cannot be saved.

@@ -27,6 +27,21 @@ pub struct RenderedHttp {
     pub timeout_ms: Option<u32>,
 }
 
+/// The work of a `worker` node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedTask {
+    /// The queue that workers fetch it from.
+    pub queue: String,
+    /// What the worker is given.
+    pub input: Value,
+    /// What was declared.
+    pub safety: Option<Safety>,
+    /// How long it may lie in the queue, in milliseconds.
+    pub claim_within_ms: u64,
+    /// How long a worker may be at it, in milliseconds.
+    pub timeout_ms: u64,
+}
+
 /// The event of an `emit` node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedEvent {
@@ -63,6 +78,23 @@ impl Plan {
                     Some(record) => Some(text(record, "record")?),
                 },
                 data: render(data, scope)?,
+            }),
+            _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
+        }
+    }
+
+    /// The work of the `worker` node with this path.
+    ///
+    /// # Errors
+    /// If an expression fails, the input is too large, or there is no such node.
+    pub fn render_task(&self, path: &str, scope: &Scope<'_>) -> Result<RenderedTask, RenderError> {
+        match self.node(path).map(|node| &node.kind) {
+            Some(NodeKind::Worker { task, .. }) => Ok(RenderedTask {
+                queue: task.queue.clone(),
+                input: render(&task.input, scope)?,
+                safety: task.safety,
+                claim_within_ms: task.claim_within_ms,
+                timeout_ms: task.timeout_ms,
             }),
             _ => Err(RenderError::NotInPlan { node: path.to_owned() }),
         }

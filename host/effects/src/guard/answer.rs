@@ -278,7 +278,7 @@ impl Inner {
                 exchange.exchange(out, facts).await
             }
             Err(message) => Exchanged::NotSent { denied: true, message: message.clone() },
-            Ok(Act::Change { .. } | Act::Read(_) | Act::Known(_)) => {
+            Ok(Act::Change { .. } | Act::Read(_) | Act::Known(_) | Act::Queue(_)) => {
                 let message = "the slot is that of a call which is to be sent".into();
                 Exchanged::NotSent { denied: true, message }
             }

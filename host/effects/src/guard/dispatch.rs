@@ -1,26 +1,41 @@
 //! The receipt becomes durable as dispatched, or nothing is sent.
 
-use std::time::Duration;
-
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::EffectId;
 use counterfoil_domain::ports::Site;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Standing};
 use counterfoil_domain::step::Stop;
+use counterfoil_store::StoreError;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
+use counterfoil_store::worker::NewTask;
 
 use super::{Inner, database, lost_host};
 use crate::execution::Execution;
-use crate::kind::guarding;
+use crate::kind::{Act, Prepared, Task, guarding};
 
 impl Inner {
+    async fn make_durable(
+        &self,
+        dispatch: &Dispatch<'_>,
+        prepared: &Prepared,
+    ) -> Result<DispatchVerdict, StoreError> {
+        match &prepared.act {
+            Ok(Act::Queue(Task { queue, input, claim_within, timeout })) => {
+                let task = NewTask { queue, input, claim_within: *claim_within, timeout: *timeout };
+                self.store.queue_task(dispatch, &task).await
+            }
+            _ if self.config.receipts => self.store.dispatch(dispatch).await,
+            _ => Ok(DispatchVerdict::Dispatched { at: chrono::DateTime::UNIX_EPOCH }),
+        }
+    }
+
     /// Makes `receipt` durable as dispatched. `None`: the journal has moved and must be read again.
     pub(super) async fn dispatch(
         &self,
         execution: &Execution,
         receipt: &Receipt,
         lost: &[EffectId],
-        total: Duration,
+        prepared: &Prepared,
     ) -> Result<Option<Receipt>, Stop> {
         let context = &execution.context;
         let (expected, lost_first) = {
@@ -41,15 +56,10 @@ impl Inner {
             expected: &expected,
             lose: &lost_first,
             guard,
-            absence_known_after: self.config.lease + total + self.config.absence_margin,
+            absence_known_after: self.config.lease + prepared.total + self.config.absence_margin,
             writes: &unwritten,
         };
-        let verdict = if self.config.receipts {
-            self.store.dispatch(&dispatch).await
-        } else {
-            Ok(DispatchVerdict::Dispatched { at: chrono::DateTime::UNIX_EPOCH })
-        };
-        match verdict {
+        match self.make_durable(&dispatch, prepared).await {
             Ok(DispatchVerdict::Dispatched { at }) => {
                 let had_answers = !unwritten.is_empty();
                 if self.config.receipts {

@@ -9,6 +9,7 @@ mod mail;
 mod own;
 mod reach;
 mod verify;
+mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +87,8 @@ impl Desk {
                 http(Safety::Idempotent),
                 grant("emit", Safety::AtMostOnce),
                 grant("storage", Safety::AtMostOnce),
+                grant("worker", Safety::AtMostOnce),
+                grant("worker", Safety::Idempotent),
                 EffectGrant {
                     connections: ["post", "p", "nowhere"].map(Into::into).into(),
                     ..grant("mail", Safety::AtMostOnce)

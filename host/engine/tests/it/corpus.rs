@@ -1,17 +1,20 @@
 //! Runs that earlier versions left in flight, at every kind of node: this version goes on with them to their end.
 //!
 //! `COUNTERFOIL_CAPTURE=1 cargo nextest run -p counterfoil-engine a_run_in_flight_is_captured` writes the rows of this version
-//! to `tests/corpus`; a file that was committed is never written again.
+//! to `tests/corpus`, by version and format of plans; a file that was committed is never written again.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 use counterfoil_domain::id::{RunId, TenantId};
 use counterfoil_domain::ports::StepEnd;
-use counterfoil_domain::receipt::Actor;
+use counterfoil_domain::receipt::task::Said;
+use counterfoil_domain::receipt::{Actor, ReceiptState};
+use counterfoil_domain::workflow::plan::PLAN_FORMAT;
 use counterfoil_store::Page;
 use counterfoil_store::run::{RunFilter, RunState};
 use counterfoil_store::waiting::{NewSignal, Signalled};
+use counterfoil_store::worker::{Poll, Told};
 use counterfoil_testkit::corpus::{capture, restore};
 use counterfoil_testkit::provider::Act;
 use serde_json::{Value, json};
@@ -42,8 +45,10 @@ steps:
         - do: [ { paid: { listen: { event: payment.received, record: o-1, timeout: 365d }, on_timeout: [ { late: { stop: { outcome: failed } } } ] } } ]
         - do: [ { ask: { approval: { title: Go on?, form: { type: object } } } } ]
         - do: [ { sub: { workflow: child } } ]
+        - do: [ { work: { worker: { queue: papers, input: { n: "=input.n" } } } } ]
   - done: { set: { each: "=steps.each.output", attempt: "=steps.attempt.output.failed.node", hear: "=steps.hear.output.data.n",
-                   paid: "=steps.paid.output.data", ask: "=steps.ask.output.approved", sub: "=steps.sub.output", call: "=steps.call.output.status" } }
+                   paid: "=steps.paid.output.data", ask: "=steps.ask.output.approved", sub: "=steps.sub.output", call: "=steps.call.output.status",
+                   work: "=steps.work.output" } }
 "#;
 const CHILD: &str = "name: child\nsteps:\n  - hear: { listen: { signal: go } }\n  - done: { set: '=steps.hear.output.data' }\n";
 
@@ -66,14 +71,14 @@ async fn a_run_in_flight_is_captured() -> anyhow::Result<()> {
     // It cannot run the block, whose step stays as it is.
     let host = house.host_with(|_| false, std::time::Duration::from_secs(20))?;
     house.start("every-kind", json!({ "n": 2, "items": [1, 2, 3] })).await?;
-    let there = "SELECT count(*) FROM open_steps WHERE lease_id IS NULL AND (wait IN ('signal', 'child', 'retry', 'delay'))";
-    // Containers: all, each, attempt. Waits: call, nap, until, chosen, two items, undo-nap, hear, paid, ask, sub and its own.
-    eventually(async || Ok((house.work.count(there).await? == 15).then_some(()))).await?;
+    let there = "SELECT count(*) FROM open_steps WHERE lease_id IS NULL AND (wait IN ('signal', 'child', 'retry', 'delay', 'worker'))";
+    // Containers: all, each, attempt. Waits: call, nap, until, chosen, two items, undo-nap, hear, paid, ask, sub and its own, work.
+    eventually(async || Ok((house.work.count(there).await? == 16).then_some(()))).await?;
     host.stop().await?;
     let captured = capture(&house.work.database).await?;
     if std::env::var_os("COUNTERFOIL_CAPTURE").is_some() {
         std::fs::create_dir_all(directory())?;
-        let file = directory().join(format!("{}.json", env!("CARGO_PKG_VERSION")));
+        let file = directory().join(format!("{}-{PLAN_FORMAT}.json", env!("CARGO_PKG_VERSION")));
         std::fs::write(file, serde_json::to_string_pretty(&captured)?)?;
     }
     to_its_end(&captured).await
@@ -99,6 +104,11 @@ async fn to_its_end(captured: &Value) -> anyhow::Result<()> {
     let tenant = captured["tenants"][0]["id"].as_str().context("a tenant")?;
     house.work.tenant = TenantId(tenant.parse()?);
     house.work.connect("p", &house.provider.url(), json!({})).await?;
+    // However long ago it was captured.
+    house
+        .work
+        .execute("UPDATE worker_tasks SET claim_until = now() + interval '1 hour' WHERE waiting")
+        .await?;
     house.work.let_time_pass().await?;
     let _hosts = [house.host()?, house.host()?];
     let (parent, child) = (run_of(&house, "every-kind").await?, run_of(&house, "child").await?);
@@ -112,6 +122,10 @@ async fn to_its_end(captured: &Value) -> anyhow::Result<()> {
     let asked =
         house.work.store.approvals(house.work.tenant, true, page).await?.pop().context("a question")?;
     house.work.store.decide(house.work.tenant, asked.id, true, Some(&json!({})), &Actor::Host).await?;
+    let has_work = house.work.count("SELECT count(*) FROM worker_tasks").await? > 0;
+    if has_work {
+        work(&house).await?;
+    }
     let view = eventually(async || {
         // The items that begin now nap too.
         house
@@ -123,11 +137,27 @@ async fn to_its_end(captured: &Value) -> anyhow::Result<()> {
     });
     let view = view.await?;
     anyhow::ensure!(view.row.state == RunState::Succeeded, "{view:?}");
-    let output = json!({
+    let mut output = json!({
         "each": [[1, 0], [2, 1], [3, 2]], "attempt": "all/attempt/breaks", "hear": 2, "paid": 500, "ask": true,
         "sub": "done", "call": 201,
     });
+    if has_work {
+        output["work"] = json!("done too");
+    }
     anyhow::ensure!(view.output == Some(output), "{view:?}");
+    Ok(())
+}
+
+/// Does the work that lies in the queue.
+async fn work(house: &House) -> anyhow::Result<()> {
+    let (queues, claim) = (["papers".to_owned()], Uuid::now_v7());
+    let lease = std::time::Duration::from_mins(1);
+    let poll = Poll { worker: "w", queues: &queues, claim, tasks_max: 1, lease };
+    let (store, tenant) = (&house.work.store, house.work.tenant);
+    let task = eventually(async || Ok(store.poll_tasks(tenant, &poll).await?.pop())).await?;
+    anyhow::ensure!(task.input == json!({ "n": 2 }), "{task:?}");
+    let told = store.answer_task(tenant, task.id, claim, Said::Done { output: json!("done too") }).await?;
+    anyhow::ensure!(told == Told::Recorded { state: ReceiptState::Committed }, "{told:?}");
     Ok(())
 }
 

@@ -6,14 +6,14 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::id::EffectId;
 use counterfoil_domain::receipt::identity::EPOCH;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 
 use super::row::slot_columns;
 use super::{Dispatch, DispatchVerdict, apply};
 use crate::error::Row;
 use crate::settle::{OwnWrite, Swap, Written, write};
 use crate::step::Fence;
-use crate::transaction::{begin, undo};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
@@ -64,56 +64,66 @@ impl Store {
             self.dispatch_after_others(dispatch).await?
         };
         if let DispatchVerdict::Duplicate { held_by } = verdict {
-            self.keep_duplicate(dispatch, held_by).await?;
+            keep_duplicate(self.pool(), dispatch, held_by).await?;
         }
         Ok(verdict)
     }
 
     async fn dispatch_after_others(&self, dispatch: &Dispatch<'_>) -> Result<DispatchVerdict, StoreError> {
         let mut tx = begin(self.pool()).await?;
-        if !hold_for_dispatch(&mut tx, dispatch.fence).await? {
-            return undo(tx, DispatchVerdict::Stale).await;
-        }
-        for own in dispatch.writes {
-            match write(&mut tx, dispatch.fence, own).await? {
-                Written::Done => {}
-                Written::Moved => return undo(tx, DispatchVerdict::Moved).await,
-                Written::Exists => return undo(tx, DispatchVerdict::Rerun).await,
-            }
-        }
-        for transition in dispatch.lose {
-            if let Swap::Lost { .. } = apply(&mut tx, transition).await? {
-                return undo(tx, DispatchVerdict::Moved).await;
-            }
-        }
-        if slot(&mut tx, dispatch.receipt).await? != expected(dispatch) {
-            return undo(tx, DispatchVerdict::Moved).await;
-        }
-        let verdict = send_or_say_why(&mut tx, dispatch).await?;
+        let verdict = dispatch_in(&mut tx, dispatch).await?;
         if !matches!(verdict, DispatchVerdict::Dispatched { .. }) {
             return undo(tx, verdict).await;
         }
         tx.commit().await?;
         Ok(verdict)
     }
+}
 
-    async fn keep_duplicate(&self, dispatch: &Dispatch<'_>, held_by: EffectId) -> Result<(), StoreError> {
-        let receipt = dispatch.receipt;
-        sqlx::query!(
-            "INSERT INTO invariant_results
-                 (tenant_id, id, invariant_id, run_id, step_id, content_key, held_by)
-             VALUES ($1, gen_random_uuid(), $2, $3, $4, $5, $6)",
-            receipt.tenant.0,
-            dispatch.guard.unwrap_or_default(),
-            receipt.run.0,
-            receipt.step.0,
-            &receipt.request.content_key,
-            held_by.0,
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(())
+/// Does so in a transaction, which must be rolled back unless the receipt is dispatched in it.
+pub(crate) async fn dispatch_in(tx: &mut Tx, dispatch: &Dispatch<'_>) -> Result<DispatchVerdict, StoreError> {
+    if !hold_for_dispatch(tx, dispatch.fence).await? {
+        return Ok(DispatchVerdict::Stale);
     }
+    for own in dispatch.writes {
+        match write(tx, dispatch.fence, own).await? {
+            Written::Done => {}
+            Written::Moved => return Ok(DispatchVerdict::Moved),
+            Written::Exists => return Ok(DispatchVerdict::Rerun),
+        }
+    }
+    for transition in dispatch.lose {
+        if let Swap::Lost { .. } = apply(tx, transition).await? {
+            return Ok(DispatchVerdict::Moved);
+        }
+    }
+    if slot(tx, dispatch.receipt).await? != expected(dispatch) {
+        return Ok(DispatchVerdict::Moved);
+    }
+    send_or_say_why(tx, dispatch).await
+}
+
+/// Keeps which receipt stood in the way.
+pub(crate) async fn keep_duplicate(
+    pool: &PgPool,
+    dispatch: &Dispatch<'_>,
+    held_by: EffectId,
+) -> Result<(), StoreError> {
+    let receipt = dispatch.receipt;
+    sqlx::query!(
+        "INSERT INTO invariant_results
+             (tenant_id, id, invariant_id, run_id, step_id, content_key, held_by)
+         VALUES ($1, gen_random_uuid(), $2, $3, $4, $5, $6)",
+        receipt.tenant.0,
+        dispatch.guard.unwrap_or_default(),
+        receipt.run.0,
+        receipt.step.0,
+        &receipt.request.content_key,
+        held_by.0,
+    )
+    .execute(pool)
+    .await?;
+    Ok(())
 }
 
 /// Locks the step against whoever would settle, block or resume it, and not against its owner's other dispatches.

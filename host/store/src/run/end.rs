@@ -10,6 +10,7 @@ use crate::receipt::lose_dispatched;
 use crate::transaction::{Tx, begin, undo};
 use crate::value;
 use crate::waiting::end_child;
+use crate::worker::withdraw;
 use crate::{Store, StoreError};
 
 /// Why a receipt is unknown whose step was cancelled while it was under way.
@@ -100,6 +101,7 @@ pub(crate) async fn cancel_open_steps(
     if ids.is_empty() {
         return Ok(0);
     }
+    withdraw(tx, tenant, &steps).await?;
     lose_dispatched(tx, tenant, lineage, &ids, STEP_CANCELLED).await?;
     forget(tx, tenant, &steps).await?;
     sqlx::query!(

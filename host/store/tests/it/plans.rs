@@ -23,6 +23,7 @@ const HOT: &[&str] = &[
     "settled_steps",
     "step_attempts",
     "verifications",
+    "worker_tasks",
 ];
 
 /// What may read a whole table, and why.
@@ -40,6 +41,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("settle_and_end", "UPDATE runs r SET state = $9"),
     ("outbox_hold", "UPDATE events e SET hold_id = hold.id"),
     ("take_room", "WITH rate AS MATERIALIZED"),
+    ("poll_tasks", "FROM UNNEST($2::text[]) AS served (queue)"),
     ("admission", "WITH run AS (\n             INSERT INTO runs"),
 ];
 
@@ -76,6 +78,8 @@ const MANY: &str = "
         SELECT tenant, id, id, 'unknown', 'committed', 'host', '' FROM many;
     INSERT INTO verifications (tenant_id, receipt_id, block, due_at)
         SELECT tenant, id, sha256(''), now() + n * interval '1 hour' FROM many;
+    INSERT INTO worker_tasks (tenant_id, id, step_id, queue, input, claim_until, timeout, waiting)
+        SELECT tenant, id, id, 'q' || n % 10, '{}', now() + interval '1 hour', '1 hour', n < 300 FROM many;
     INSERT INTO audit (tenant_id, id, actor, action, run_id) SELECT tenant, id, 'host', 'run.cancel', id FROM many;
     INSERT INTO connections (tenant_id, name, base_url, allowed_hosts) SELECT tenant, 'c' || n, '', '{}' FROM many;
     INSERT INTO connection_rates (tenant_id, connection, calls, per_ms, every, ahead)

@@ -329,6 +329,7 @@ const fn kind_name(kind: &NodeKind) -> &'static str {
         NodeKind::Listen { .. } => "listen",
         NodeKind::Approval { .. } => "approval",
         NodeKind::Workflow { .. } => "workflow",
+        NodeKind::Worker { .. } => "worker",
         NodeKind::Switch { .. } => "switch",
         NodeKind::Set { .. } => "set",
         NodeKind::Stop { .. } => "stop",

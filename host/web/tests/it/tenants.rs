@@ -24,10 +24,20 @@ fn body(method: &str, path: &str) -> String {
             json!({ "outcome": "verified", "evidence": "seen", "answer": { "status": 200, "body": "" } })
                 .to_string()
         }
+        ("POST", "/v1/workers/tasks/{id}/fail") => {
+            json!({ "claim": Uuid::nil(), "message": "no" }).to_string()
+        }
+        ("POST", path) if path.starts_with("/v1/workers/tasks/") => {
+            json!({ "claim": Uuid::nil() }).to_string()
+        }
         ("POST", "/v1/approvals/{id}") => json!({ "approved": true, "answer": { "limit": 1 } }).to_string(),
         _ => String::new(),
     }
 }
+
+/// As if the effect were work for a worker.
+const QUEUED: &str = "INSERT INTO worker_tasks (tenant_id, id, step_id, queue, input, claim_until, timeout)
+    SELECT tenant_id, id, step_id, 'papers', '1', now() + interval '1 hour', '1 hour' FROM receipts";
 
 #[tokio::test]
 async fn a_stranger_learns_nothing_from_any_route() {
@@ -36,6 +46,7 @@ async fn a_stranger_learns_nothing_from_any_route() {
     let base = json!({ "base_url": "https://api.example.com" });
     world.call("PUT", "/v1/connections/payments", base).await.with(200);
     let (run, receipt) = world.blocked().await;
+    world.work.execute(QUEUED).await.expect("queues it");
     let event = world.call("POST", "/v1/events", json!({ "type": "order.placed" })).await.with(202)["events"]
         [0]["id"]
         .clone();
@@ -52,7 +63,8 @@ async fn a_stranger_learns_nothing_from_any_route() {
             "workflows" => "pay".to_owned(),
             "connections" => "payments".to_owned(),
             "runs" => run.to_string(),
-            "effects" => receipt.id.to_string(),
+            // A task has the id of its effect.
+            "effects" | "workers" => receipt.id.to_string(),
             "approvals" => asked.as_str().expect("an id").to_owned(),
             "events" => event.as_str().expect("an id").to_owned(),
             "keys" => key.as_str().expect("an id").to_owned(),

@@ -109,7 +109,8 @@ impl<'a> Walk<'a> {
                 | NodeKind::Emit { .. }
                 | NodeKind::Listen { .. }
                 | NodeKind::Approval { .. }
-                | NodeKind::Workflow { .. } => return self.open(node, at, Wait::Ready, None),
+                | NodeKind::Workflow { .. }
+                | NodeKind::Worker { .. } => return self.open(node, at, Wait::Ready, None),
                 NodeKind::Delay { ms } => return self.open(node, at, Wait::Delay { ms: *ms }, None),
                 NodeKind::Until { until, zone } => match until_ms(until, zone.as_deref(), &at.scope) {
                     Ok(at_ms) => return self.open(node, at, Wait::Until { at_ms }, None),

@@ -34,22 +34,14 @@ impl Decoder<'_, '_> {
             Some("listen") => self.listen(fields, pointer, depth).map(Node::Listen),
             Some("approval") => self.approval(fields, pointer, depth).map(Node::Approval),
             Some("workflow") => self.workflow(value, pointer).map(Node::Workflow),
+            Some("worker") => self.worker(value, pointer).map(Node::Worker),
             Some("set") => self.leaf::<SetNode>(value, pointer).map(Node::Set),
             Some(_) => self.leaf::<StopNode>(value, pointer).map(Node::Stop),
             None => {
-                self.no_node(fields, pointer);
+                let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
+                self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
                 None
             }
-        }
-    }
-
-    fn no_node(&mut self, fields: &Map<String, Value>, pointer: &str) {
-        if let Some(kind) = Node::KINDS_NOT_OFFERED.into_iter().find(|kind| fields.contains_key(*kind)) {
-            let message = format!("this host does not offer `{kind}` yet");
-            self.problems.at_key(&child(pointer, kind), ProblemCode::NodeNotOffered, message);
-        } else {
-            let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
-            self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
         }
     }
 
@@ -94,7 +86,7 @@ impl Decoder<'_, '_> {
         Some(node)
     }
 
-    fn check_retry(&mut self, retry: Option<&Retry>, pointer: &str) {
+    pub(super) fn check_retry(&mut self, retry: Option<&Retry>, pointer: &str) {
         let Some(retry) = retry else { return };
         let pointer = child(pointer, "retry");
         if !(1..=ATTEMPTS_MAX).contains(&retry.attempts) {

@@ -3,8 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::Decoder;
+use crate::effect::Safety;
 use crate::expression::child;
-use crate::workflow::definition::{Approval, ApprovalNode, Listen, ListenNode, Step, WorkflowNode};
+use crate::limits::TASK_TIME_MS_MAX;
+use crate::workflow::definition::{
+    Approval, ApprovalNode, Listen, ListenNode, Step, Worker, WorkerNode, WorkflowNode,
+};
 use crate::workflow::form;
 use crate::workflow::problem::ProblemCode;
 
@@ -59,6 +63,25 @@ impl Decoder<'_, '_> {
     pub(super) fn workflow(&mut self, value: &Value, pointer: &str) -> Option<WorkflowNode> {
         let node = self.leaf::<WorkflowNode>(value, pointer)?;
         self.check_name(&node.workflow, &child(pointer, "workflow"), "a workflow");
+        Some(node)
+    }
+
+    pub(super) fn worker(&mut self, value: &Value, pointer: &str) -> Option<WorkerNode> {
+        let node = self.leaf::<WorkerNode>(value, pointer)?;
+        let own = child(pointer, "worker");
+        let Worker { queue, safety, claim_within, timeout, .. } = &node.worker;
+        self.check_name(queue, &child(&own, "queue"), "a queue");
+        if *safety == Some(Safety::ReadOnly) {
+            let message = "work for a worker is `at-most-once` or `idempotent`";
+            self.problems.at_value(&child(&own, "safety"), ProblemCode::Schema, message);
+        }
+        for (field, time) in [("claim_within", claim_within), ("timeout", timeout)] {
+            if time.is_some_and(|time| time.ms == 0 || time.ms > TASK_TIME_MS_MAX) {
+                let message = format!("`{field}` is between 1ms and {}d", TASK_TIME_MS_MAX / 86_400_000);
+                self.problems.at_value(&child(&own, field), ProblemCode::Limit, message);
+            }
+        }
+        self.check_retry(node.retry.as_ref(), pointer);
         Some(node)
     }
 

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Step, name_schema};
+use super::{Retry, Step, name_schema, task_safety_schema};
+use crate::effect::Safety;
 use crate::workflow::duration::Duration;
 
 /// Waits for a signal to the run, or for an event.
@@ -76,6 +77,42 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Duration")]
     pub deadline: Option<Duration>,
+}
+
+/// Hands work to a worker outside the host, which fetches it from a queue and says what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerNode {
+    /// The work.
+    pub worker: Worker,
+    /// What follows when it is known that nothing took place, or if the worker recognises a repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+}
+
+/// Work for a worker. In `input`, a string that begins with `=` is a CEL expression.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// The queue that workers fetch it from.
+    #[schemars(schema_with = "name_schema")]
+    pub queue: String,
+    /// What the worker is given.
+    #[serde(default = "empty")]
+    pub input: Value,
+    /// What may be done when a worker took it and nobody knows what became of it: `at-most-once`, or `idempotent` if the
+    /// workers of the queue recognise a repeat by its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "task_safety_schema")]
+    pub safety: Option<Safety>,
+    /// How long it may lie in the queue; 1h if absent. If no worker has taken it by then, it has not been sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Duration")]
+    pub claim_within: Option<Duration>,
+    /// How long a worker may be at it; 1h if absent. Its heartbeats keep it no longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Duration")]
+    pub timeout: Option<Duration>,
 }
 
 /// Starts a run of another workflow, of the version that is active then.

@@ -57,6 +57,7 @@ pub(super) fn facts(plan: &Plan, position: usize, shared: &BTreeSet<&str>, grant
             with(own, "on_timeout", on_timeout.is_some().into())
         }
         NodeKind::Http { call, .. } => spread(own, "call", fields(call.as_ref())),
+        NodeKind::Worker { task, .. } => spread(own, "task", fields(task.as_ref())),
         NodeKind::Block { digest, .. } => with(own, "effects", json!(grants.get(digest))),
         NodeKind::Delay { .. }
         | NodeKind::Until { .. }

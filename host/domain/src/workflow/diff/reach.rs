@@ -68,7 +68,7 @@ fn has_effects(kind: &NodeKind, grants: &Grants) -> bool {
             Some(safety) => safety != Safety::ReadOnly,
             None => !matches!(call.method.as_str(), "GET" | "HEAD"),
         },
-        NodeKind::Emit { .. } | NodeKind::Workflow { .. } => true,
+        NodeKind::Emit { .. } | NodeKind::Workflow { .. } | NodeKind::Worker { .. } => true,
         NodeKind::Delay { .. }
         | NodeKind::Until { .. }
         | NodeKind::Switch { .. }

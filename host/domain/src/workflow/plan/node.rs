@@ -127,6 +127,14 @@ pub enum NodeKind {
         /// Whether the step waits for the run's end.
         wait: bool,
     },
+    /// Hands work to a worker outside the host.
+    Worker {
+        /// The work.
+        task: Box<PlanTask>,
+        /// The node's own policy, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry: Option<RetryPolicy>,
+    },
     /// Computes a value.
     Set {
         /// The value.
@@ -169,6 +177,22 @@ pub struct PlanHttp {
     /// For the whole call, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
+}
+
+/// Work for a worker that is yet to be rendered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanTask {
+    /// The queue that workers fetch it from.
+    pub queue: String,
+    /// What the worker is given.
+    pub input: Compiled<Template>,
+    /// What was declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub safety: Option<Safety>,
+    /// How long it may lie in the queue, in milliseconds.
+    pub claim_within_ms: u64,
+    /// How long a worker may be at it, in milliseconds.
+    pub timeout_ms: u64,
 }
 
 /// A branch of a switch.
@@ -267,16 +291,24 @@ impl NodeKind {
         matches!(self, Self::Parallel { .. } | Self::Map { .. } | Self::Try { .. })
     }
 
-    /// Whether hosts know it that know plans of the first format only.
-    pub(super) fn is_of_first_format(&self) -> bool {
-        matches!(
-            self,
+    /// The oldest format of plans that has it.
+    pub(super) fn format(&self) -> u32 {
+        match self {
             Self::Block { .. }
-                | Self::Http { .. }
-                | Self::Delay { .. }
-                | Self::Switch { .. }
-                | Self::Set { .. }
-                | Self::Stop { .. }
-        )
+            | Self::Http { .. }
+            | Self::Delay { .. }
+            | Self::Switch { .. }
+            | Self::Set { .. }
+            | Self::Stop { .. } => 1,
+            Self::Until { .. }
+            | Self::Parallel { .. }
+            | Self::Map { .. }
+            | Self::Try { .. }
+            | Self::Emit { .. }
+            | Self::Listen { .. }
+            | Self::Approval { .. }
+            | Self::Workflow { .. } => 2,
+            Self::Worker { .. } => 3,
+        }
     }
 }

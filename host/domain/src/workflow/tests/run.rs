@@ -9,7 +9,7 @@ use super::*;
 use crate::code::Code;
 use crate::effect::Safety;
 use crate::step::{Delays, RetryPolicy};
-use crate::workflow::plan::{PlanError, RenderedHttp};
+use crate::workflow::plan::{PLAN_FORMAT, PlanError, RenderedHttp};
 
 #[test]
 fn a_trigger_asks_its_event() {
@@ -156,8 +156,10 @@ fn a_stored_plan_that_leads_astray_is_refused() {
     assert_eq!(read(&|plan| plan["format"] = json!(2)), Ok(()));
     assert_eq!(read(&|plan| plan["format"] = json!(0)), Err(PlanError::FormatUnknown(0).to_string()));
     // What a newer host wrote is told by its format, whatever else it holds.
-    let newer = |plan: &mut Value| *plan = json!({ "format": 3, "nodes": [{ "kind": "not known here" }] });
-    assert_eq!(read(&newer), Err(PlanError::FormatUnknown(3).to_string()));
+    let newest = PLAN_FORMAT + 1;
+    let newer =
+        |plan: &mut Value| *plan = json!({ "format": newest, "nodes": [{ "kind": "not known here" }] });
+    assert_eq!(read(&newer), Err(PlanError::FormatUnknown(newest.into()).to_string()));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "node": 0 })), astray(1));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "node": 99 })), astray(1));
     assert_eq!(read(&|plan| plan["nodes"][1]["then"] = json!({ "join": 2 })), astray(1));

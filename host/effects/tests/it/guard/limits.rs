@@ -54,13 +54,13 @@ async fn what_this_host_does_not_offer_is_denied() -> anyhow::Result<()> {
     let desk = Desk::new().await?;
     desk.work.admit("charge").await?;
     let claimed = desk.begin().await?;
-    let mut worker = call("POST", "/charges", Some("a"), None);
-    worker.request = EffectRequest::Worker { queue: "print".into(), input: "{}".into() };
+    let mut model = call("POST", "/charges", Some("a"), None);
+    model.request = EffectRequest::Model("{}".into());
     let mut extra = call("POST", "/charges", Some("b"), None);
     extra.extra.push(("priority".into(), "high".into()));
     let mut nameless = call("POST", "/charges", Some("c"), None);
     nameless.connection = Some("p\0".into());
-    for call in [worker, extra, nameless] {
+    for call in [model, extra, nameless] {
         assert_eq!(told(&desk.perform(&claimed, call).await), "denied");
     }
     assert_eq!(desk.provider.calls(), vec![]);
