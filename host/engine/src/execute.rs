@@ -13,7 +13,7 @@ use counterfoil_domain::step::{Circumstances, Conclusion, RetryPolicy, StepError
 use counterfoil_domain::workflow::plan::NodeKind;
 use counterfoil_effects::{ExecutionContext, Finished};
 use counterfoil_store::run::RunContext;
-use counterfoil_store::step::Claimed;
+use counterfoil_store::step::{Claimed, Fence};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -47,13 +47,25 @@ pub(crate) async fn run(
     let mut current = Some((claimed, lost));
     let mut state = None;
     while let Some((step, lost)) = current.take() {
+        let _holding = Holding { inner, fence: step.fence };
         let next = one(inner, &step, &lost, known.take(), &mut state).await;
         // Held before the old lease is let go, so that a host that stops sees the chain.
         current = next.map(|next| {
             let lost = inner.held.add(next.fence);
             (next, lost)
         });
-        inner.held.remove(&step.fence);
+    }
+}
+
+/// Lets a lease go when it is dropped: an execution that panics would hold its place, and be renewed, for ever.
+struct Holding<'a> {
+    inner: &'a Inner,
+    fence: Fence,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.inner.held.remove(&self.fence);
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -18,8 +19,10 @@ use crate::{Store, StoreError};
 const CHANNEL: &str = "counterfoil";
 /// Long enough that a busy host sends few, short enough that a person does not notice.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
-/// A database that is down is not helped by being asked all the time.
-const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// The first wait before the connection is made anew; each further one is twice as long.
+const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(200);
+/// A database that is down, or ends each connection at once, is not helped by being asked all the time.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(30);
 
 /// Hears of wake-ups.
 #[derive(Debug, Clone)]
@@ -68,10 +71,17 @@ impl Store {
     }
 
     async fn listen_for_ever(&self) {
+        let mut delay = RECONNECT_DELAY_MIN;
         loop {
+            let begun = Instant::now();
             let Err(error) = self.listen_once().await;
-            warn!(%error, "lost the connection for wake-ups; polling meanwhile");
-            tokio::time::sleep(RECONNECT_DELAY).await;
+            // Only one that lasted says that all is well again.
+            if begun.elapsed() > RECONNECT_DELAY_MAX {
+                delay = RECONNECT_DELAY_MIN;
+            }
+            warn!(%error, ?delay, "lost the connection for wake-ups; polling meanwhile");
+            tokio::time::sleep(delay).await;
+            delay = RECONNECT_DELAY_MAX.min(delay * 2);
         }
     }
 
@@ -79,6 +89,8 @@ impl Store {
         // The listener keeps its connection; one of the pool's would be missed there.
         let own = PgPoolOptions::new().max_connections(1).connect_with(self.inner.options.clone()).await?;
         let mut listener = PgListener::connect_with(&own).await?;
+        // It would make the connection anew by itself, as often as it is lost.
+        listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
         let mut notifier = self.inner.options.connect().await?;
         debug!("listening for wake-ups");
@@ -93,9 +105,8 @@ impl Store {
     async fn receive(&self, listener: &mut PgListener) -> Result<std::convert::Infallible, StoreError> {
         let own = self.inner.waker.process.to_string();
         loop {
-            let notification = listener.try_recv().await?;
-            // None says that the connection was lost and made anew.
-            if notification.is_none_or(|notification| notification.payload() != own) {
+            let notification = listener.try_recv().await?.ok_or_else(closed)?;
+            if notification.payload() != own {
                 self.inner.waker.here.send_replace(());
             }
         }
@@ -112,4 +123,9 @@ impl Store {
             tokio::time::sleep(NOTIFY_INTERVAL).await;
         }
     }
+}
+
+/// The other side ended the connection.
+fn closed() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into())
 }

@@ -1,12 +1,14 @@
 //! Faults that users of such systems met elsewhere (`host/testkit/cases/field-faults.md`); the numbers are that list's.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use counterfoil_domain::ports::{StepEnd, StepJob};
+use counterfoil_domain::ports::{NoFaults, StepEnd, StepJob};
 use counterfoil_store::run::RunState;
+use counterfoil_store::{Store, StoreConfig};
 use counterfoil_testkit::provider::Act;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::house::{House, eventually};
 
@@ -219,4 +221,157 @@ async fn a_step_that_loses_its_process_is_failed_in_the_end() -> anyhow::Result<
     let expected: Vec<u32> = (0..=counterfoil_domain::limits::HOST_LOSSES_MAX).collect();
     assert_eq!(*LOSSES.lock().unwrap_or_else(PoisonError::into_inner), expected);
     Ok(())
+}
+
+/// Whoever starts runs here is another process, which tells this house's hosts nothing.
+async fn told_nothing(house: &mut House) -> anyhow::Result<()> {
+    let config = StoreConfig { url: house.work.database.url(), connections_max: 4 };
+    house.work.store = Store::connect(config, Arc::new(NoFaults)).await?;
+    Ok(())
+}
+
+const NAPS: &str = r"
+name: naps
+steps:
+  - charge: { http: { connection: p, method: POST, url: /charges, body: {} } }
+  - nap: { delay: 200ms }
+  - hear: { listen: { event: go } }
+  - reserve: { http: { connection: p, method: POST, url: /reservations, body: {} } }
+";
+
+/// 24: with every notification lost, hosts find by themselves what others have started, sent and ended.
+#[tokio::test]
+async fn runs_come_to_their_end_with_every_notification_lost() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house.workflow(NAPS).await?;
+    // None of the hosts hears of any other process, or of another.
+    let first = house.host()?;
+    told_nothing(&mut house).await?;
+    let second = house.host()?;
+    told_nothing(&mut house).await?;
+    let mut runs = vec![];
+    for _ in 0..4 {
+        runs.push(house.start("naps", json!({})).await?);
+    }
+    house.event("go", None, json!(1)).await?;
+    for run in runs {
+        assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    }
+    assert_eq!(house.provider.calls().len(), 8);
+    first.stop().await?;
+    second.stop().await
+}
+
+/// 24: a listener whose connection is ended each time that it stands is made anew less and less often, and the work goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_is_ended_each_time_does_not_spin() -> anyhow::Result<()> {
+    const KILL: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    let house = House::new().await?;
+    house.workflow(CHAIN).await?;
+    let _host = house.host()?;
+    let cancel = CancellationToken::new();
+    let listening = tokio::spawn({
+        let (store, cancel) = (house.work.store.clone(), cancel.clone());
+        async move { store.listen(cancel).await }
+    });
+    let begun = Instant::now();
+    let (mut killed, mut runs) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(3) {
+        killed += house.work.count(KILL).await?;
+        let run = house.start("chain", json!({})).await?;
+        assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+        runs += 1;
+    }
+    // After 0, 200, 600, 1,400 and 3,000 ms; one that is ending may be counted twice.
+    assert!((2..=8).contains(&killed), "it was made anew {killed} times during {runs} runs");
+    assert!(runs > 3, "{runs}");
+    cancel.cancel();
+    listening.await?;
+    Ok(())
+}
+
+/// 27: however often its hosts are woken, and replaced, a step is tried again no sooner than its policy and the provider say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_is_tried_again_no_sooner_than_it_was_told() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house
+        .workflow(
+            r"
+name: patient
+steps:
+  - charge:
+      http: { connection: p, method: POST, url: /charges, body: {} }
+      retry: { attempts: 4, delays: [300ms, 400ms, 500ms] }
+",
+        )
+        .await?;
+    for retry_after in [None, Some(1), None, None] {
+        house.provider.script("/charges", Act { retry_after, ..Act::status(429) });
+    }
+    let storm = tokio::spawn({
+        let store = house.work.store.clone();
+        async move {
+            loop {
+                store.wake();
+                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let mut host = house.host()?;
+    let run = house.start("patient", json!({})).await?;
+    for attempt in 1..=4 {
+        house.provider.wait_for_calls(attempt).await?;
+        // Its answer is recorded, or its host lost with it and the outcome unknown: so it is let to end first.
+        host.stop().await?;
+        host = house.host()?;
+    }
+    let view = house.ended(run).await?;
+    storm.abort();
+    assert_eq!(view.error.map(|error| error["code"].clone()), Some(json!("http_status")));
+    let at: Vec<u64> = house.provider.calls().iter().map(|call| call.received_at_ms).collect();
+    let apart: Vec<u64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let least = [300, 1_000, 500];
+    assert_eq!(apart.len(), least.len(), "{apart:?}");
+    assert!(apart.iter().zip(least).all(|(apart, least)| *apart >= least), "{apart:?}");
+    Ok(())
+}
+
+/// 28: what a host held when it died, or an execution when it broke off, is free again: nothing that is counted outlives it.
+#[tokio::test]
+async fn the_places_of_what_broke_off_are_free_again() -> anyhow::Result<()> {
+    const ROOM: u32 = 2;
+    let mut house = House::new().await?;
+    house.block("breaks", |_| panic!("it breaks off")).await?;
+    house.workflow("name: breaks\nsteps:\n  - it: { block: breaks }\n").await?;
+    house.workflow(CHAIN).await?;
+    let lease = Duration::from_millis(400);
+    // Each of these dies with all its places taken.
+    for _ in 0..3 {
+        for _ in 0..ROOM {
+            house.provider.script("/charges", Act::held());
+        }
+        let before = house.provider.calls().len();
+        let host = house.host_of(|_| true, lease, ROOM)?;
+        for _ in 0..ROOM {
+            house.start("chain", json!({})).await?;
+        }
+        house.provider.wait_for_calls(before + ROOM as usize).await?;
+        drop(host);
+    }
+    // And this one has executions that break off, in each of its places.
+    let _host = house.host_of(|_| true, lease, ROOM)?;
+    let mut broken = vec![];
+    for _ in 0..2 * ROOM {
+        broken.push(house.start("breaks", json!({})).await?);
+    }
+    let run = house.start("chain", json!({})).await?;
+    assert_eq!(house.ended(run).await?.row.state, RunState::Succeeded);
+    for run in broken {
+        let view = house.ended(run).await?;
+        assert_eq!(view.error.map(|error| error["code"].clone()), Some(json!("host_lost")));
+    }
+    let held = "SELECT count(*) FROM open_steps WHERE lease_id IS NOT NULL";
+    eventually(async || Ok((house.work.count(held).await? == 0).then_some(()))).await
 }
