@@ -7,6 +7,7 @@ use counterfoil_domain::receipt::Actor;
 use counterfoil_store::Page;
 use counterfoil_store::run::{Cancelled, RunState};
 use counterfoil_store::waiting::{ApprovalOutcome, ApprovalRow, Decided, NewSignal, Signalled};
+use counterfoil_testkit::provider::Act;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -383,4 +384,33 @@ async fn runs_start_each_other_only_so_deep() -> anyhow::Result<()> {
     );
     assert_eq!(house.work.count("SELECT max(depth)::bigint FROM runs").await?, 8);
     house.nothing_waits().await
+}
+
+#[tokio::test]
+async fn a_run_is_blocked_by_a_run_below_it_unless_something_else_moves() -> anyhow::Result<()> {
+    let house = House::new().await?;
+    house.workflow("name: leaf\nsteps:\n  - pay: { http: { connection: p, method: POST, url: /charges, body: {} } }\n").await?;
+    house.workflow("name: above\nsteps:\n  - below: { workflow: leaf }\n").await?;
+    house.workflow("name: top\nsteps:\n  - below: { workflow: above }\n").await?;
+    house
+        .workflow(
+            "name: beside\nsteps:\n  - both: { parallel: [ { do: [ { below: { workflow: leaf } } ] }, { do: [ { nap: { delay: 1h } } ] } ] }\n",
+        )
+        .await?;
+    house.provider.misbehave(vec![Act::dropped()]);
+    let _hosts = [house.host()?, house.host()?];
+    let top = house.start("top", json!({})).await?;
+    assert_eq!(house.ended(top).await?.row.state, RunState::Blocked);
+    let beside = house.start("beside", json!({})).await?;
+    let unknown = "SELECT count(*) FROM open_steps WHERE wait = 'blocked'";
+    eventually(async || Ok((house.work.count(unknown).await? == 2).then_some(()))).await?;
+    assert_eq!(house.run(beside).await?.row.state, RunState::Waiting, "its nap will end");
+
+    let filter = counterfoil_store::run::RunFilter { state: Some(RunState::Blocked), ..Default::default() };
+    let page = Page { after: None, limit: 50 };
+    let blocked = house.work.store.runs(house.work.tenant, &filter, page).await?;
+    let mut names: Vec<_> = blocked.iter().map(|run| run.workflow_name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["above", "leaf", "leaf", "top"]);
+    Ok(())
 }
