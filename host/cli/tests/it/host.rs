@@ -153,6 +153,20 @@ fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
             assert_eq!(dev.run(&["run", "cancel", &run]).code, Some(6), "it has ended");
         }
     }
+    // Another version of the last one, with an effect.
+    let emit = json!({ "name": "waits", "steps": [ { "only": { "emit": { "event": "a.b" } } } ] });
+    dev.write("workflow.json", &emit)?;
+    let refused = dev.run(&["workflow", "push", "workflow.json", "--activate"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(6), ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("\n  step only: kind changed (it has effects)\n"), "{}", refused.stderr);
+    let next = "next: counterfoil workflow activate waits --version 2 --accept\n";
+    assert!(refused.stderr.ends_with(next), "{}", refused.stderr);
+    let diff = dev.run(&["workflow", "diff", "waits"]);
+    assert_eq!(
+        diff.stdout,
+        "waits: v1 to v2\n! step only changed  (it has effects)\n      kind: \"delay\" -> \"emit\"\n"
+    );
+    assert_eq!(dev.run(&["workflow", "activate", "waits", "--accept"]).code, Some(0));
     let missing = dev.run(&["run", "start", "nothing"]);
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
     dev.write("workflow.json", &json!({ "name": "idle", "steps": [ { "only": { "set": 1 } } ] }))?;
