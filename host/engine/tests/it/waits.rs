@@ -414,3 +414,44 @@ async fn a_run_is_blocked_by_a_run_below_it_unless_something_else_moves() -> any
     assert_eq!(names, ["above", "leaf", "leaf", "top"]);
     Ok(())
 }
+
+/// A run that keeps all that it may says which events it could not keep, whether they came before it waited or after.
+#[tokio::test]
+async fn events_that_a_run_cannot_keep_are_counted_in_its_timeline() -> anyhow::Result<()> {
+    const FULL: &str = "INSERT INTO signals (tenant_id, run_id, id, kind, name, data, sent_by)
+        SELECT tenant_id, run_id, gen_random_uuid(), 'signal', 'noise', '1', 'test'
+        FROM open_runs, generate_series(1, 999)";
+    let house = House::new().await?;
+    house
+        .workflow(
+            "name: full\nsteps:\n  - go: { listen: { signal: go } }\n  - paid: { listen: { event: paid, match: 'signal.data == 3' } }\n",
+        )
+        .await?;
+    let _host = house.host()?;
+    let run = house.start("full", json!({})).await?;
+    house.waiting(1).await?;
+    house.work.execute(FULL).await?;
+    // One of them is room for the signal, and then for one event.
+    house.event("paid", None, json!(1)).await?;
+    house.event("paid", None, json!(2)).await?;
+    house.signal(run, "go", json!(1)).await?;
+    let unheard = async |count| {
+        eventually(async || {
+            let rows = house.work.store.timeline(house.work.tenant, run).await?;
+            let audit = rows.map(|rows| rows.audit).unwrap_or_default();
+            let told: Vec<_> = audit
+                .into_iter()
+                .filter(|row| row.action == "run.unheard")
+                .map(|row| (row.actor, row.detail["event"].clone(), row.detail["events"].clone()))
+                .collect();
+            Ok((told.len() >= count).then_some(told))
+        })
+        .await
+    };
+    let first = ("host".to_owned(), json!("paid"), json!(1));
+    assert_eq!(unheard(1).await?, std::slice::from_ref(&first));
+    house.event("paid", None, json!(3)).await?;
+    assert_eq!(unheard(2).await?, [first.clone(), first]);
+    assert_eq!(house.work.count("SELECT count(*) FROM signals WHERE kind = 'event'").await?, 1);
+    Ok(())
+}

@@ -1,8 +1,11 @@
 //! A step that begins to wait, or goes on waiting.
 
-use counterfoil_domain::id::{StepId, TenantId};
+use counterfoil_domain::id::{RunId, StepId, TenantId};
+use counterfoil_domain::receipt::Actor;
+use serde_json::json;
 
 use super::{Await, AwaitVerdict, Awaited, SIGNALS_PER_RUN_MAX, SignalRow, Waiting};
+use crate::audit::audit;
 use crate::step::hold;
 use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
@@ -127,23 +130,47 @@ async fn look_back(
     event_type: &str,
     record: Option<&str>,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
-        "INSERT INTO signals (tenant_id, run_id, id, kind, name, record_id, data, sent_by, received_at)
-         SELECT e.tenant_id, r.id, e.id, 'event', e.type, e.record_id, e.data, 'event', e.recorded_at
-         FROM runs r JOIN events e ON e.tenant_id = r.tenant_id AND e.recorded_at >= r.admitted_at
-         WHERE r.tenant_id = $1 AND r.id = $2 AND e.type = $3 AND ($4::text IS NULL OR e.record_id = $4)
-         ORDER BY e.recorded_at
-         LIMIT $5
-         ON CONFLICT DO NOTHING",
+    let unheard = sqlx::query_scalar!(
+        r#"WITH wanted AS (
+             SELECT e.*, row_number() OVER (ORDER BY e.recorded_at, e.id) + (
+                 SELECT count(*) FROM signals s
+                 WHERE s.tenant_id = $1 AND s.run_id = $2 AND s.taken_by IS NULL) AS place
+             FROM runs r JOIN events e ON e.tenant_id = r.tenant_id AND e.recorded_at >= r.admitted_at
+             WHERE r.tenant_id = $1 AND r.id = $2 AND e.type = $3 AND ($4::text IS NULL OR e.record_id = $4)
+               AND NOT EXISTS (
+                   SELECT FROM signals s WHERE s.tenant_id = $1 AND s.run_id = $2 AND s.id = e.id)
+         ), kept AS (
+             INSERT INTO signals (tenant_id, run_id, id, kind, name, record_id, data, sent_by, received_at)
+             SELECT tenant_id, $2, id, 'event', type, record_id, data, 'event', recorded_at
+             FROM wanted WHERE place <= $5
+             ON CONFLICT DO NOTHING
+         )
+         SELECT count(*) AS "events!" FROM wanted WHERE place > $5"#,
         wish.fence.tenant.0,
         wish.run.0,
         event_type,
         record,
         SIGNALS_PER_RUN_MAX,
     )
-    .execute(&mut **tx)
+    .fetch_one(&mut **tx)
     .await?;
-    Ok(())
+    tell_unheard(tx, wish.fence.tenant, wish.run, event_type, unheard).await
+}
+
+/// Says in a run's timeline how many events it could not keep.
+pub(super) async fn tell_unheard(
+    tx: &mut Tx,
+    tenant: TenantId,
+    run: RunId,
+    event_type: &str,
+    events: i64,
+) -> Result<(), StoreError> {
+    if events == 0 {
+        return Ok(());
+    }
+    tracing::warn!(%run, event_type, events, "a run keeps so many events that it could not keep these");
+    let detail = json!({ "event": event_type, "events": events, "kept_max": SIGNALS_PER_RUN_MAX });
+    audit(tx, tenant, &Actor::Host, "run.unheard", None, Some(run), &detail).await
 }
 
 async fn ask(tx: &mut Tx, wish: &Await) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use counterfoil_domain::id::{RunId, TenantId};
 use uuid::Uuid;
 
 use super::SIGNALS_PER_RUN_MAX;
-use super::begin::hold_type;
+use super::begin::{hold_type, tell_unheard};
 use super::signal::wake_waiting;
 use crate::event::HeldEvent;
 use crate::transaction::begin;
@@ -56,25 +56,38 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        sqlx::query!(
-            "INSERT INTO signals (tenant_id, run_id, id, kind, name, record_id, data, sent_by, received_at)
-             SELECT DISTINCT ON (w.run_id, e.id)
-                 e.tenant_id, w.run_id, e.id, 'event', e.type, e.record_id, e.data, 'event', e.recorded_at
-             FROM waits w JOIN events e ON e.tenant_id = w.tenant_id AND e.id = ANY ($3)
-             WHERE w.tenant_id = $1 AND w.kind = 'event' AND w.name = $2 AND w.run_id = ANY ($4)
-               AND (w.record_id IS NULL OR w.record_id = e.record_id)
-               AND $5 > (
-                   SELECT count(*) FROM signals s
-                   WHERE s.tenant_id = $1 AND s.run_id = w.run_id AND s.taken_by IS NULL)
-             ON CONFLICT DO NOTHING",
+        let unheard = sqlx::query!(
+            r#"WITH wanted AS (
+                 SELECT DISTINCT w.run_id, e.id, e.recorded_at
+                 FROM waits w JOIN events e ON e.tenant_id = w.tenant_id AND e.id = ANY ($3)
+                 WHERE w.tenant_id = $1 AND w.kind = 'event' AND w.name = $2 AND w.run_id = ANY ($4)
+                   AND (w.record_id IS NULL OR w.record_id = e.record_id)
+                   AND NOT EXISTS (
+                       SELECT FROM signals s WHERE s.tenant_id = $1 AND s.run_id = w.run_id AND s.id = e.id)
+             ), placed AS (
+                 SELECT run_id, id, row_number() OVER (PARTITION BY run_id ORDER BY recorded_at, id) + (
+                     SELECT count(*) FROM signals s
+                     WHERE s.tenant_id = $1 AND s.run_id = wanted.run_id AND s.taken_by IS NULL) AS place
+                 FROM wanted
+             ), kept AS (
+                 INSERT INTO signals (tenant_id, run_id, id, kind, name, record_id, data, sent_by, received_at)
+                 SELECT e.tenant_id, placed.run_id, e.id, 'event', e.type, e.record_id, e.data, 'event', e.recorded_at
+                 FROM placed JOIN events e ON e.tenant_id = $1 AND e.id = placed.id
+                 WHERE placed.place <= $5
+                 ON CONFLICT DO NOTHING
+             )
+             SELECT run_id, count(*) AS "events!" FROM placed WHERE place > $5 GROUP BY run_id ORDER BY run_id"#,
             tenant.0,
             event_type,
             events,
             &runs,
             SIGNALS_PER_RUN_MAX,
         )
-        .execute(&mut *tx)
+        .fetch_all(&mut *tx)
         .await?;
+        for run in unheard {
+            tell_unheard(&mut tx, tenant, run.run_id.into(), event_type, run.events).await?;
+        }
         for run in &runs {
             wake_waiting(&mut tx, tenant, RunId(*run), "event", event_type).await?;
         }
