@@ -5,10 +5,11 @@
 //     export const step = block({ name: "charge-card", effects: [...] }, (order) =>
 //       http.post("/charges", { connection: "payments", key: "charge", json: order }).json());
 //
-// The descriptor is that of `docs/block-author.md`. A block is synchronous: every effect answers before it returns.
+// The descriptor is that of `docs/block-author.md`. A block is synchronous: every effect answers before it returns. One that
+// uses `fetch` is an `asyncBlock`, and needs nothing else of this file.
 
-import effects from "counterfoil:block/effects@0.1.0";
-import host from "counterfoil:block/context@0.1.0";
+import * as effects from "counterfoil:block/effects@0.1.0";
+import * as host from "counterfoil:block/context@0.1.0";
 
 /** A failure of the block itself. `transient` waits for another attempt; anything else that is thrown is permanent. */
 export class Failure extends Error {
@@ -126,16 +127,34 @@ export const context = {
 /** The exported `step` of a block that answers `run(input)`. */
 export function block(descriptor, run) {
   return {
-    describe: () => JSON.stringify({ input: true, output: true, ...descriptor }),
+    describe: () => described(descriptor),
     run(input) {
       try {
-        return JSON.stringify(run(JSON.parse(input)) ?? null);
+        return written(run(JSON.parse(input)));
       } catch (error) {
         throw failure(error);
       }
     },
   };
 }
+
+/** The same of a block whose `run` waits, for `fetch` say, on a runtime that has it. */
+export function asyncBlock(descriptor, run) {
+  return {
+    describe: () => described(descriptor),
+    async run(input) {
+      try {
+        return written(await run(JSON.parse(input)));
+      } catch (error) {
+        throw failure(error);
+      }
+    },
+  };
+}
+
+const described = (descriptor) => JSON.stringify({ input: true, output: true, ...descriptor });
+
+const written = (output) => JSON.stringify(output ?? null);
 
 function failure(error) {
   const code = error instanceof Failure ? error.code : "exception";

@@ -103,6 +103,11 @@ async fn a_block_in_javascript_charges_once() {
 }
 
 #[tokio::test]
+async fn a_block_that_knows_nothing_but_fetch_charges_once() {
+    charges_once("fetch-charge").await;
+}
+
+#[tokio::test]
 async fn a_block_in_python_charges_once() {
     charges_once("python-charge").await;
 }
@@ -115,7 +120,7 @@ async fn the_language_table() {
     println!(
         "| block | component | compile, CPU | instantiate | first step | a step after that |\n|---|---:|---:|---:|---:|---:|"
     );
-    for name in ["charge-card", "plain-charge", "js-charge", "python-charge"] {
+    for name in ["charge-card", "plain-charge", "js-charge", "fetch-charge", "python-charge"] {
         let Some(bytes) = built(name) else { continue };
         let charged = HttpResponse {
             status: 201,
