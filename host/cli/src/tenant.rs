@@ -5,13 +5,12 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use chrono::Utc;
 use clap::Subcommand;
-use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
-use counterfoil_store::tenant::Created;
+use counterfoil_store::tenant::{Created, LimitsChange};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -41,7 +40,7 @@ pub(crate) struct Limits {
     /// Linear memory, in bytes; `none` takes the tenant's own limit away.
     #[arg(long, value_name = "BYTES")]
     memory_bytes_max: Option<Own>,
-    /// Guest CPU, in milliseconds, or `none`.
+    /// Guest CPU, in milliseconds, counted in tens of them, or `none`.
     #[arg(long, value_name = "MS")]
     cpu_ms_max: Option<Own>,
     /// Whole execution, waiting for answers included, in milliseconds, or `none`.
@@ -67,12 +66,12 @@ impl FromStr for Own {
 
 const LIMITS: &[Column] = &[
     Column::plain("tenant", "/tenant"),
-    Column::plain("own memory, bytes", "/own/memory_bytes_max"),
-    Column::plain("own cpu, ms", "/own/cpu_ms_max"),
-    Column::plain("own wall, ms", "/own/wall_ms_max"),
-    Column::plain("in force: memory, bytes", "/in_force/memory_bytes_max"),
-    Column::plain("in force: cpu, ms", "/in_force/cpu_ms_max"),
-    Column::plain("in force: wall, ms", "/in_force/wall_ms_max"),
+    Column::plain("its own: memory, bytes", "/own/memory_bytes_max"),
+    Column::plain("its own: cpu, ms", "/own/cpu_ms_max"),
+    Column::plain("its own: wall, ms", "/own/wall_ms_max"),
+    Column::plain("hosts configured as this: memory, bytes", "/in_force/memory_bytes_max"),
+    Column::plain("hosts configured as this: cpu, ms", "/in_force/cpu_ms_max"),
+    Column::plain("hosts configured as this: wall, ms", "/in_force/wall_ms_max"),
 ];
 
 const COLUMNS: &[Column] =
@@ -111,17 +110,18 @@ impl Limits {
             let what = format!("there is no tenant `{}`", self.tenant);
             return Err(Failure::new(Exit::Refused, what).into());
         };
-        let before = store.tenant_limits(tenant).await?;
-        let set = |own: Option<Own>, before| own.map_or(before, |Own(limit)| limit);
-        let own = WantedLimits {
-            memory_bytes_max: set(self.memory_bytes_max, before.memory_bytes_max),
-            cpu_ms_max: set(self.cpu_ms_max, before.cpu_ms_max),
-            wall_ms_max: set(self.wall_ms_max, before.wall_ms_max),
+        let set = |own: Option<Own>| own.map(|Own(limit)| limit);
+        let change = LimitsChange {
+            memory_bytes_max: set(self.memory_bytes_max),
+            cpu_ms_max: set(self.cpu_ms_max),
+            wall_ms_max: set(self.wall_ms_max),
         };
-        if own != before {
-            store.set_tenant_limits(tenant, own).await?;
-        }
-        // As far as this configuration is that of the hosts.
+        let own = if change == LimitsChange::default() {
+            store.tenant_limits(tenant).await?
+        } else {
+            store.set_tenant_limits(tenant, change).await?
+        };
+        // What hosts grant that have this configuration.
         let in_force = own.narrow(config.limits.step);
         output.record(&json!({ "tenant": self.tenant, "own": own, "in_force": in_force }), LIMITS)?;
         database.close().await?;

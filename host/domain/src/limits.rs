@@ -40,6 +40,8 @@ impl StepLimits {
     };
 }
 
+/// Linear memory that an operator can grant to one execution: what two cores can hold a few of.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 /// Component upload: Rust blocks are 0.1 MB, Python ones 20 to 40.
 pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
 /// What is said of a program that cannot say what it is: two schemas, and a line for each effect.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use counterfoil_domain::limits::{BACKTRACE_FRAMES_MAX, StepLimits};
+use counterfoil_domain::limits::{BACKTRACE_FRAMES_MAX, MEMORY_BYTES_MAX, StepLimits};
 use serde::{Deserialize, Serialize};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig,
@@ -129,7 +129,8 @@ fn pool(slots: u32, limits: &StepLimits) -> PoolingAllocationConfig {
         .max_tables_per_module(TABLES_MAX)
         .max_core_instance_size(RECORDS_BYTES_MAX)
         .max_component_instance_size(RECORDS_BYTES_MAX)
-        .max_memory_size(size(limits.memory_bytes_max))
+        // What was accepted under a larger limit is loaded still, and refused where it asks for more than is granted now.
+        .max_memory_size(size(MEMORY_BYTES_MAX))
         .table_elements(size(limits.table_elements_max))
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT_BYTES)
         .table_keep_resident(size(limits.table_elements_max).saturating_mul(TABLE_ELEMENT_BYTES))

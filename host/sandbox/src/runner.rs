@@ -22,10 +22,10 @@ use counterfoil_domain::ports::{
 };
 use counterfoil_domain::receipt::verification::Verdict;
 use tokio::sync::{Mutex, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::child::main;
-use self::process::{Door, Gone, Runner};
+use self::process::{Door, Runner, Unheard};
 pub(crate) use self::wire::Begin;
 use self::wire::{Question, Said};
 use crate::blocks::NotReady;
@@ -43,8 +43,10 @@ pub(crate) const COMMAND: &str = "__run";
 
 /// A step whose process was lost so often in a row runs where it can bring down no other.
 const LOSSES_TOGETHER_MAX: u32 = 2;
-/// Processes for one guest each, beside those for all.
+/// Processes for one guest each, beside those for all: for steps, and for descriptions, so that neither waits for the other.
 const ALONE_MAX: usize = 2;
+/// A step that is to run alone holds its place on this host while it waits. After this it is handed back.
+const ALONE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A runner that was started less than this ago and is gone again is not replaced before.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -54,6 +56,7 @@ pub(crate) struct Runners {
     begin: Begin,
     places: Vec<Place>,
     alone: Semaphore,
+    describing: Semaphore,
     effects: Arc<dyn EffectPort>,
 }
 
@@ -78,7 +81,7 @@ enum Unanswered {
     /// Nothing of the guest has run.
     Unavailable(String),
     /// Some of it may have.
-    Gone,
+    Unheard(Unheard),
 }
 
 impl Runners {
@@ -90,7 +93,14 @@ impl Runners {
         effects: Arc<dyn EffectPort>,
     ) -> Self {
         let places = (0..processes.get()).map(|_| Place::default()).collect();
-        Self { program, begin, places, alone: Semaphore::new(ALONE_MAX), effects }
+        Self {
+            program,
+            begin,
+            places,
+            alone: Semaphore::new(ALONE_MAX),
+            describing: Semaphore::new(ALONE_MAX),
+            effects,
+        }
     }
 
     /// The place that is busy with the fewest, and the first of them: so a quiet host keeps few of them warm.
@@ -126,11 +136,16 @@ impl Runners {
         let wall =
             Duration::from_millis(wall_ms.min(self.begin.limits.wall_ms_max.max(DESCRIBE_WALL_MS_MAX)));
         if losses > LOSSES_TOGETHER_MAX {
+            let turn = timeout(ALONE_WAIT_MAX, self.alone.acquire()).await;
+            let Ok(Ok(_turn)) = turn else {
+                let why = "steps that lost what ran them run alone, and others do so now";
+                return Err(Unanswered::Unavailable(why.into()));
+            };
             return self.ask_alone(code, question, door, wall).await;
         }
         let turn = self.turn().ok_or_else(|| Unanswered::Unavailable("it has no runners".into()))?;
         let runner = self.runner(turn.0).await.map_err(Unanswered::Unavailable)?;
-        runner.ask(code, question, door, wall).await.map_err(|Gone| Unanswered::Gone)
+        runner.ask(code, question, door, wall).await.map_err(Unanswered::Unheard)
     }
 
     /// Asks a runner that is there for this question only.
@@ -141,11 +156,9 @@ impl Runners {
         door: Door<'_>,
         wall: Duration,
     ) -> Result<Said, Unanswered> {
-        let turn = self.alone.acquire().await;
-        let _turn = turn.map_err(|closed| Unanswered::Unavailable(closed.to_string()))?;
         let begin = Begin { allocation: Allocation::OnDemand, slots: 1, ..self.begin };
         let runner = Runner::start(&self.program, begin).await.map_err(Unanswered::Unavailable)?;
-        runner.ask(code, question, door, wall).await.map_err(|Gone| Unanswered::Gone)
+        runner.ask(code, question, door, wall).await.map_err(Unanswered::Unheard)
     }
 }
 
@@ -164,14 +177,16 @@ impl Executor for Runners {
     /// Nobody has vouched for a block yet that is described, so that it runs alone.
     async fn describe(&self, component: Digest, code: &Arc<MachineCode>) -> Result<String, Refused> {
         let wall = Duration::from_millis(DESCRIBE_WALL_MS_MAX);
+        let turn = self.describing.acquire().await;
+        let _turn = turn.map_err(|closed| unready(&closed.to_string()))?;
         match self.ask_alone(code, &Question::Describe(component), None, wall).await {
             Ok(Said::Described(described)) => described,
             Ok(Said::Loaded(Err(error))) => Err(error.refusal()),
             Ok(_) => Err(unready(BESIDE_THE_POINT)),
             Err(Unanswered::Unavailable(why)) => Err(unready(&why)),
-            Err(Unanswered::Gone) => Err(crate::refusal::refused(
+            Err(Unanswered::Unheard(why)) => Err(crate::refusal::refused(
                 Code::DescriptorInvalid,
-                format!("`describe` did not return: {Gone}. It runs once at upload and may only describe."),
+                format!("`describe` did not return: {why}. It runs once at upload and may only describe."),
             )),
         }
     }
@@ -185,7 +200,8 @@ impl Executor for Runners {
             Ok(Said::Loaded(Err(error))) => StepEnd::Unavailable { message: error.to_string() },
             Ok(_) => StepEnd::Lost { message: BESIDE_THE_POINT.into() },
             Err(Unanswered::Unavailable(message)) => StepEnd::Unavailable { message },
-            Err(Unanswered::Gone) => StepEnd::Lost { message: Gone.to_string() },
+            Err(Unanswered::Unheard(Unheard::Late)) => trap::out_of_time(&limits).into(),
+            Err(Unanswered::Unheard(gone @ Unheard::Gone)) => StepEnd::Lost { message: gone.to_string() },
         })
     }
 
@@ -201,7 +217,10 @@ impl Executor for Runners {
             Err(Unanswered::Unavailable(message)) => VerifyEnd::Unavailable { message },
             // Asked again and again it would bring down others each time.
             Ok(_) => VerifyEnd::Trapped { code: Code::HostLost, message: BESIDE_THE_POINT.into() },
-            Err(Unanswered::Gone) => VerifyEnd::Trapped { code: Code::HostLost, message: Gone.to_string() },
+            Err(Unanswered::Unheard(Unheard::Late)) => trap::out_of_time(&limits).into(),
+            Err(Unanswered::Unheard(gone @ Unheard::Gone)) => {
+                VerifyEnd::Trapped { code: Code::HostLost, message: gone.to_string() }
+            }
         })
     }
 }

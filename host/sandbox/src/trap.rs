@@ -71,10 +71,7 @@ impl From<Verdict> for VerifyEnd {
 /// Judges an end without an answer.
 pub(crate) fn judge(ended: &Ended, limiter: &Limiter, limits: &StepLimits) -> Verdict {
     match ended {
-        Ended::Wall => {
-            let reason = format!("it took longer than its {} ms", limits.wall_ms_max);
-            Verdict::Trapped { code: Code::WallLimit, message: text(&reason, None) }
-        }
+        Ended::Wall => out_of_time(limits),
         Ended::Error { phase, error } => judge_error(error, *phase, limiter, limits),
     }
 }
@@ -115,6 +112,11 @@ fn judge_error(error: &wasmtime::Error, phase: Phase, limiter: &Limiter, limits:
 pub(crate) fn output_too_large(limits: &StepLimits) -> Verdict {
     let reason = format!("its output is larger than {} bytes", limits.output_bytes_max);
     Verdict::Trapped { code: Code::OutputTooLarge, message: text(&reason, None) }
+}
+
+pub(crate) fn out_of_time(limits: &StepLimits) -> Verdict {
+    let reason = format!("it took longer than its {} ms", limits.wall_ms_max);
+    Verdict::Trapped { code: Code::WallLimit, message: text(&reason, None) }
 }
 
 /// The runtime's error for a copy beyond the host-call fuel has no public type, only a text.

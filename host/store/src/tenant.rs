@@ -15,6 +15,17 @@ pub enum Created {
     NameTaken,
 }
 
+/// Limits of a tenant to be set: `Some(None)` takes one away, `None` leaves it as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitsChange {
+    /// Linear memory.
+    pub memory_bytes_max: Option<Option<u64>>,
+    /// Guest CPU.
+    pub cpu_ms_max: Option<Option<u64>>,
+    /// Whole execution.
+    pub wall_ms_max: Option<Option<u64>>,
+}
+
 impl Store {
     /// Creates a tenant.
     pub async fn create_tenant(&self, id: TenantId, name: &str) -> Result<Created, StoreError> {
@@ -49,20 +60,35 @@ impl Store {
         })
     }
 
-    /// Sets them; what is `None` has none of its own.
-    pub async fn set_tenant_limits(&self, id: TenantId, limits: WantedLimits) -> Result<(), StoreError> {
+    /// Sets those that are named, and returns all of them.
+    pub async fn set_tenant_limits(
+        &self,
+        id: TenantId,
+        change: LimitsChange,
+    ) -> Result<WantedLimits, StoreError> {
         // More than a column holds is no limit either.
-        let column = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-        sqlx::query!(
-            "UPDATE tenants SET memory_bytes_max = $2, cpu_ms_max = $3, wall_ms_max = $4 WHERE id = $1",
+        let column = |limit: Option<Option<u64>>| {
+            limit.flatten().map(|limit| i64::try_from(limit).unwrap_or(i64::MAX))
+        };
+        // Each by itself, so that of two who set different ones neither undoes the other's.
+        let set = sqlx::query!(
+            "UPDATE tenants SET
+                 memory_bytes_max = CASE WHEN $2 THEN $3 ELSE memory_bytes_max END,
+                 cpu_ms_max = CASE WHEN $4 THEN $5 ELSE cpu_ms_max END,
+                 wall_ms_max = CASE WHEN $6 THEN $7 ELSE wall_ms_max END
+             WHERE id = $1
+             RETURNING memory_bytes_max, cpu_ms_max, wall_ms_max",
             id.0,
-            column(limits.memory_bytes_max),
-            column(limits.cpu_ms_max),
-            column(limits.wall_ms_max),
+            change.memory_bytes_max.is_some(),
+            column(change.memory_bytes_max),
+            change.cpu_ms_max.is_some(),
+            column(change.cpu_ms_max),
+            change.wall_ms_max.is_some(),
+            column(change.wall_ms_max),
         )
-        .execute(self.pool())
+        .fetch_one(self.pool())
         .await?;
-        Ok(())
+        limits(id, [set.memory_bytes_max, set.cpu_ms_max, set.wall_ms_max])
     }
 
     /// Every tenant, by name.

@@ -18,6 +18,7 @@ use sqlx::PgPool;
 use self::made::Case;
 use crate::guest::Guest;
 use crate::host::Caller;
+use crate::provider::{Provider, ProviderConfig};
 use crate::stage::Stage;
 use crate::watch::Watch;
 
@@ -28,7 +29,13 @@ const MEMORY_KIB_SPARE: u64 = 1 << 20;
 const CASE_MAX: Duration = Duration::from_mins(3);
 /// What a host says of itself, or of a process of its own, when it is not whole.
 const BROKEN: [&str; 4] =
-    ["panicked", "a runner has ended", "a runner cannot", "a runner has not ended a step within its time"];
+    [" ERROR ", "panicked", "a runner has ended", "the compiler ended without an answer"];
+/// Unless it is a compiler that used up its time, which is what bounds it.
+const BOUNDED: [&str; 2] = ["signal: 24", "signal: 9"];
+/// From so many runs on, some must have got an answer to a call.
+const RUNS_WITH_ANSWERS_MIN: usize = 200;
+/// Those that the examples name.
+const CONNECTIONS: [&str; 2] = ["payments", "crm"];
 /// Lines of the host that are shown.
 const LINES_SHOWN: usize = 20;
 
@@ -55,6 +62,8 @@ pub struct Report {
     ends: BTreeMap<(&'static str, String), usize>,
     cases: usize,
     runs: usize,
+    /// Effects that took place.
+    committed: usize,
     host_kib: (u64, u64),
     /// What is wrong, with the number of the case where there is one.
     pub faults: Vec<(Option<u64>, String)>,
@@ -81,6 +90,15 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
     for key in &stage.keys {
         warm(host.as_holder_of(key)).await?;
     }
+    // What is charged, is charged once and answered at once.
+    let provider = Provider::start(ProviderConfig::default()).await?;
+    for key in &stage.keys {
+        for connection in CONNECTIONS {
+            let path = format!("/v1/connections/{connection}");
+            let base = json!({ "base_url": provider.url() });
+            host.as_holder_of(key).call("PUT", &path, &base).await?;
+        }
+    }
     let watch = Watch::new(host.pid()?)?;
     let mut report = Report { seed: options.seed, ..Report::default() };
     report.host_kib.0 = watch.host_kib()?;
@@ -88,22 +106,40 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
 
     let next = AtomicU64::new(options.case.unwrap_or(0));
     let until = Instant::now() + options.time;
-    let worker = async |key: &String| -> anyhow::Result<Vec<Tried>> {
+    let worker = async |key: &String| -> (Vec<Tried>, Option<(Option<u64>, String)>) {
         let mut all = vec![];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let is_over = options.case.map_or(Instant::now() >= until, |only| only != number);
             if is_over {
-                return Ok(all);
+                return (all, None);
             }
-            let case = made::case(options.seed, number, &originals)?;
-            all.push(attempt(host.as_holder_of(key), number, case).await?);
+            let tried = async {
+                let case = made::case(options.seed, number, &originals)?;
+                attempt(host.as_holder_of(key), number, case).await
+            };
+            match tried.await {
+                Ok(tried) => all.push(tried),
+                // The host may be gone, and the case of the other tenant may be why.
+                Err(error) => return (all, Some((Some(number), format!("{error:#}")))),
+            }
         }
     };
     let [one, other] = &stage.keys[..] else { anyhow::bail!("two tenants") };
     let (one, other) = tokio::join!(worker(one), worker(other));
-    for tried in one?.into_iter().chain(other?) {
-        report.take(tried);
+    for (tried, broken_off) in [one, other] {
+        for tried in tried {
+            report.take(tried);
+        }
+        report.faults.extend(broken_off);
+    }
+    if !report.faults.is_empty() && watch.host_kib().is_err() {
+        let log = host.log();
+        let last =
+            log.lines().rev().take(LINES_SHOWN).map(|line| (None, format!("the host said last: {line}")));
+        report.faults.extend(last);
+        stage.strike().await?;
+        return Ok(report);
     }
 
     let peaks = watching.stop().await?;
@@ -114,10 +150,17 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
     if peaks.children_left > 0 {
         report.faults.push((None, format!("{} compilers were left", peaks.children_left)));
     }
-    let unwell = host.log();
-    let unwell = unwell.lines().filter(|line| BROKEN.iter().any(|broken| line.contains(broken)));
+    let said = host.log();
+    let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
+    let unwell = said.lines().filter(|line| has(line, &BROKEN) && !has(line, &BOUNDED));
     report.faults.extend(unwell.take(LINES_SHOWN).map(|line| (None, format!("the host says: {line}"))));
-    report.faults.extend(unended(&stage.database_url(), report.runs + stage.keys.len()).await?);
+    let (faults, committed) = unended(&stage.database_url(), report.runs + stage.keys.len()).await?;
+    report.faults.extend(faults);
+    report.committed = committed;
+    if report.runs >= RUNS_WITH_ANSWERS_MIN && committed == 0 {
+        report.faults.push((None, "no case made a call that was answered".into()));
+    }
+    drop(provider);
     stage.strike().await?;
     Ok(report)
 }
@@ -177,7 +220,8 @@ async fn attempt(caller: Caller<'_>, number: u64, case: Case) -> anyhow::Result<
 }
 
 /// Runs that have not exactly one end, and steps without one.
-async fn unended(url: &str, runs: usize) -> anyhow::Result<Vec<(Option<u64>, String)>> {
+/// And how many effects took place.
+async fn unended(url: &str, runs: usize) -> anyhow::Result<(Vec<(Option<u64>, String)>, usize)> {
     let pool = PgPool::connect(url).await?;
     let ends: Vec<(String, i64)> = sqlx::query_as(
         "SELECT r.state, count(s.id) FROM runs r
@@ -186,9 +230,10 @@ async fn unended(url: &str, runs: usize) -> anyhow::Result<Vec<(Option<u64>, Str
     )
     .fetch_all(&pool)
     .await?;
-    let (open, unsent): (i64, i64) = sqlx::query_as(
+    let (open, unsent, committed): (i64, i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM open_steps),
-                (SELECT count(*) FROM receipts WHERE state IN ('planned', 'prepared', 'dispatched', 'unknown'))",
+                (SELECT count(*) FROM receipts WHERE state IN ('planned', 'prepared', 'dispatched', 'unknown')),
+                (SELECT count(*) FROM receipts WHERE state = 'committed' AND kind = 'http')",
     )
     .fetch_one(&pool)
     .await?;
@@ -205,7 +250,7 @@ async fn unended(url: &str, runs: usize) -> anyhow::Result<Vec<(Option<u64>, Str
             faults.push((None, format!("{count} {what}")));
         }
     }
-    Ok(faults)
+    Ok((faults, usize::try_from(committed)?))
 }
 
 impl Report {
@@ -233,9 +278,10 @@ impl Report {
         }
         let _ = write!(
             text,
-            "{} cases, {} runs, {} faults, seed {}",
+            "{} cases, {} runs, {} calls answered, {} faults, seed {}",
             self.cases,
             self.runs,
+            self.committed,
             self.faults.len(),
             self.seed
         );

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use counterfoil_domain::key::Pepper;
-use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::limits::{MEMORY_BYTES_MAX, StepLimits};
 use counterfoil_domain::outbound::{AddressPolicy, PrivateNetwork};
 use counterfoil_domain::ports::Site;
 use serde::Deserialize;
@@ -180,8 +180,8 @@ pub(crate) struct LimitsConfig {
 
 impl LimitsConfig {
     pub(super) fn read(reader: &mut Reader) -> Self {
-        // One page, and what two cores can hold a few of.
-        const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
+        // One page of it is the least.
+        const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=MEMORY_BYTES_MAX;
         // One tick of the clock, and a minute in which a core does nothing else.
         const CPU_MS: RangeInclusive<u64> = 10..=60_000;
         const WALL_MS: RangeInclusive<u64> = 100..=3_600_000;

@@ -61,22 +61,22 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
         run(counterfoil(home).args(["tenant", "limits"]).args(args).env("DATABASE_URL", &url)).text(home)
     };
     insta::assert_snapshot!(limits(&["told", "--memory-bytes-max", "1048576", "--wall-ms-max", "500"]), @r#"
-    tenant                   told
-    own memory, bytes        1048576
-    own wall, ms             500
-    in force: memory, bytes  1048576
-    in force: cpu, ms        1000
-    in force: wall, ms       500
+    tenant                                   told
+    its own: memory, bytes                   1048576
+    its own: wall, ms                        500
+    hosts configured as this: memory, bytes  1048576
+    hosts configured as this: cpu, ms        1000
+    hosts configured as this: wall, ms       500
     --- stderr
     --- exit 0
     "#);
     // What is not named stays.
     insta::assert_snapshot!(limits(&["told", "--wall-ms-max", "none"]), @r#"
-    tenant                   told
-    own memory, bytes        1048576
-    in force: memory, bytes  1048576
-    in force: cpu, ms        1000
-    in force: wall, ms       120000
+    tenant                                   told
+    its own: memory, bytes                   1048576
+    hosts configured as this: memory, bytes  1048576
+    hosts configured as this: cpu, ms        1000
+    hosts configured as this: wall, ms       120000
     --- stderr
     --- exit 0
     "#);

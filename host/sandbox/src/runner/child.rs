@@ -157,7 +157,7 @@ async fn serve(socket: StdUnixStream) -> Result<(), RunnerError> {
                     host.begin(ticket, async move { answer(&local, ticket, *question).await });
                 }
                 ToRunner::Reply(ticket, reply) => host.reply(ticket, reply),
-                ToRunner::Forget(ticket) => host.forget(ticket),
+                ToRunner::Forget(ticket) => host.forget(ticket)?,
             }
         }
         Ok(())
@@ -214,10 +214,11 @@ impl HostSide {
         }
     }
 
-    fn forget(&self, ticket: Ticket) {
+    fn forget(&self, ticket: Ticket) -> Result<(), SocketError> {
         if let Some(open) = self.open().remove(&ticket) {
             open.work.abort();
         }
+        self.say(&FromRunner::Forgotten(ticket))
     }
 }
 

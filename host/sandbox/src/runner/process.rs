@@ -22,22 +22,32 @@ use tokio::time::timeout;
 use super::COMMAND;
 use super::socket::{Incoming, Outgoing, SocketError, send};
 use super::wire::{Begin, FromRunner, Question, Said, Ticket, ToRunner};
+use crate::blocks::NotReady;
 use crate::machine_code::MachineCode;
 use crate::program::Program;
 
 /// A runner that has not begun by then never will.
 const BEGIN_FOR_MAX: Duration = Duration::from_secs(20);
-/// Between the end of a step's time, which its runner sees to, and the end of a runner that did not.
-const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// Between the end of a step's time, which its runner sees to, and the moment when its host does: one that is busy with a
+/// hundred guests comes round to each in seconds.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+/// How long a runner may take to say that it has given up a question. One that does not is stuck, and is ended.
+const FORGET_FOR_MAX: Duration = Duration::from_secs(10);
 /// Loaded so often, a block makes room for others before it is run only where the runner does not mean to run it.
 const LOADS_MAX: usize = 3;
-/// What a question can still bring once nobody has looked: an effect, and the answer.
-const HEARD_MAX: usize = 2;
+/// What a question can still bring once nobody has looked: an effect, the answer, and that it was given up.
+const HEARD_MAX: usize = 3;
 
-/// It has ended, whatever was being asked of it.
+/// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the process that ran it is gone")]
-pub(super) struct Gone;
+pub(super) enum Unheard {
+    /// The runner has ended, whatever was being asked of it.
+    #[error("the process that ran it is gone")]
+    Gone,
+    /// The question was given up, and the runner goes on.
+    #[error("its time was over, and it was given up")]
+    Late,
+}
 
 /// Who asks, where an effect may be asked for: whose lease it is, and the door out.
 pub(super) type Door<'a> = Option<(LeaseId, &'a dyn EffectPort)>;
@@ -65,6 +75,7 @@ struct Tickets {
 enum Heard {
     Effect(EffectCall),
     Said(Said),
+    Forgotten,
 }
 
 /// A ticket that is open.
@@ -127,9 +138,9 @@ impl Runner {
             let abandoned = life.tickets().open.take().map_or(0, |open| open.len());
             sending.abort();
             let said = end(&mut child).await;
-            if let Some(why) = why {
+            if why.is_some() || abandoned > 0 {
                 tracing::warn!(
-                    why,
+                    why = why.as_deref().unwrap_or("it was ended"),
                     said,
                     abandoned,
                     "a runner has ended, and the steps that it ran are lost to it"
@@ -169,14 +180,14 @@ impl Runner {
     /// Asks about a block, which is loaded first where it is not. Whatever the runner says, it has an end.
     ///
     /// # Errors
-    /// [`Gone`], once the effect that was under way, if one was, has come to its end.
+    /// [`Unheard`]; where the runner is gone, once the effect that was under way, if one was, has come to its end.
     pub(super) async fn ask(
         &self,
         code: &Arc<MachineCode>,
         question: &Question,
         door: Door<'_>,
         wall: Duration,
-    ) -> Result<Said, Gone> {
+    ) -> Result<Said, Unheard> {
         let component = question.component();
         for _ in 0..LOADS_MAX {
             if !self.loaded().contains(&component)
@@ -194,13 +205,20 @@ impl Runner {
         }
         tracing::error!("a runner has no block of those that it has loaded, and is ended");
         self.end();
-        Err(Gone)
+        Err(Unheard::Gone)
     }
 
     /// Loads a block, whether it is there or not.
-    pub(super) async fn load(&self, component: Digest, code: &Arc<MachineCode>) -> Result<Said, Gone> {
+    pub(super) async fn load(&self, component: Digest, code: &Arc<MachineCode>) -> Result<Said, Unheard> {
         let loading = self.open(|ticket| ToRunner::Load(ticket, component), Some(Arc::clone(code)))?;
-        let said = loading.answer(None, BEGIN_FOR_MAX).await?;
+        let said = match loading.answer(None, BEGIN_FOR_MAX).await {
+            // Nothing of the guest has run.
+            Err(Unheard::Late) => {
+                let why = "the process that runs blocks is too busy to load it".into();
+                Said::Loaded(Err(NotReady::Unavailable(why)))
+            }
+            heard => heard?,
+        };
         if matches!(said, Said::Loaded(Ok(()))) {
             self.loaded().insert(component);
         }
@@ -215,12 +233,12 @@ impl Runner {
         &self,
         message: impl FnOnce(Ticket) -> ToRunner,
         code: Option<Arc<MachineCode>>,
-    ) -> Result<Asking<'_>, Gone> {
+    ) -> Result<Asking<'_>, Unheard> {
         let (hear, heard) = mpsc::channel(HEARD_MAX);
         let ticket = {
             let mut tickets = self.life.tickets();
             let ticket = Ticket(tickets.next);
-            tickets.open.as_mut().ok_or(Gone)?.insert(ticket, hear);
+            tickets.open.as_mut().ok_or(Unheard::Gone)?.insert(ticket, hear);
             tickets.next += 1;
             ticket
         };
@@ -235,13 +253,13 @@ impl Runner {
         Ok(())
     }
 
-    fn broken(&self, error: &SocketError) -> Gone {
+    fn broken(&self, error: &SocketError) -> Unheard {
         tracing::error!(
             error = error as &dyn std::error::Error,
             "a runner cannot be told something, and is ended"
         );
         self.end();
-        Gone
+        Unheard::Gone
     }
 }
 
@@ -253,16 +271,38 @@ impl Drop for Runner {
 
 impl Asking<'_> {
     /// Hears the question out, and performs the effects that it asks for.
-    async fn answer(mut self, door: Door<'_>, wall: Duration) -> Result<Said, Gone> {
-        let answered = timeout(wall + ANSWER_GRACE, self.hear_out(door)).await;
-        answered.unwrap_or_else(|_| {
-            tracing::error!(?wall, "a runner has not ended a step within its time, and is ended");
+    async fn answer(mut self, door: Door<'_>, wall: Duration) -> Result<Said, Unheard> {
+        match timeout(wall + ANSWER_GRACE, self.hear_out(door)).await {
+            Ok(heard) => heard,
+            Err(_) => self.give_up().await,
+        }
+    }
+
+    /// Has the runner give the question up, beside which others run there; ends it only if it does not even do that.
+    async fn give_up(&mut self) -> Result<Said, Unheard> {
+        let forget = ToRunner::Forget(self.ticket);
+        self.runner.say(&forget, None).map_err(|error| self.runner.broken(&error))?;
+        let given_up = async {
+            loop {
+                match self.heard.recv().await {
+                    // It was asked for while the question was given up, and is not performed.
+                    Some(Heard::Effect(_)) => {}
+                    Some(Heard::Said(said)) => return Ok(said),
+                    Some(Heard::Forgotten) => return Err(Unheard::Late),
+                    None => return Err(Unheard::Gone),
+                }
+            }
+        };
+        let heard = timeout(FORGET_FOR_MAX, given_up).await;
+        self.answered = true;
+        heard.unwrap_or_else(|_| {
+            tracing::error!("a runner does not give up a step whose time is over, and is ended");
             self.runner.end();
-            Err(Gone)
+            Err(Unheard::Gone)
         })
     }
 
-    async fn hear_out(&mut self, door: Door<'_>) -> Result<Said, Gone> {
+    async fn hear_out(&mut self, door: Door<'_>) -> Result<Said, Unheard> {
         let mut effect = OptionFuture::from(None);
         let mut is_waiting = false;
         loop {
@@ -280,12 +320,19 @@ impl Asking<'_> {
                         tracing::error!("a runner asks for an effect where none may be, and is ended");
                         self.runner.end();
                         effect.await;
-                        return Err(Gone);
+                        return Err(Unheard::Gone);
+                    }
+                    // It was not told to.
+                    (Some(Heard::Forgotten), _) => {
+                        tracing::error!("a runner gives up what it was not told to, and is ended");
+                        self.runner.end();
+                        effect.await;
+                        return Err(Unheard::Gone);
                     }
                     (None, _) => {
                         // What was begun is seen to its end, so that the step goes on from there.
                         effect.await;
-                        return Err(Gone);
+                        return Err(Unheard::Gone);
                     }
                 },
                 Some(reply) = &mut effect => {
@@ -318,6 +365,7 @@ async fn watch(life: &Life, mut incoming: Incoming) -> String {
         let may = match incoming.next().await {
             Ok(Some(FromRunner::Said(ticket, said))) => life.hear(ticket, Heard::Said(said)),
             Ok(Some(FromRunner::Effect(ticket, call))) => life.hear(ticket, Heard::Effect(call)),
+            Ok(Some(FromRunner::Forgotten(ticket))) => life.hear(ticket, Heard::Forgotten),
             Ok(Some(FromRunner::Ready)) => false,
             Ok(None) => return "it closed its socket".into(),
             Err(error) => return error.to_string(),
@@ -502,6 +550,47 @@ mod tests {
         assert!(answer.is_err());
         assert_eq!((why.as_str(), port.asked.load(Ordering::SeqCst)), ("it was ended", 1));
         assert_eq!(port.let_through.available_permits(), 0, "the one that was begun was performed");
+    }
+
+    #[tokio::test]
+    async fn a_question_whose_time_is_over_is_given_up_and_only_a_runner_that_does_not_is_ended() {
+        for (gives_up, expected) in [(true, Unheard::Late), (false, Unheard::Gone)] {
+            let (Evil { runner, says, mut hears }, watching) = evil();
+            tokio::spawn(async move {
+                while let Ok(Some(message)) = hears.next::<ToRunner>().await {
+                    match message {
+                        ToRunner::Load(ticket, _) => {
+                            say(&says, &FromRunner::Said(ticket, Said::Loaded(Ok(()))));
+                        }
+                        ToRunner::Forget(ticket) if gives_up => say(&says, &FromRunner::Forgotten(ticket)),
+                        _ => {}
+                    }
+                }
+            });
+            let answer = runner.ask(&code(), &question(), None, Duration::ZERO).await;
+            assert_eq!(answer.err(), Some(expected));
+            if gives_up {
+                assert!(!runner.is_gone(), "others run there");
+            } else {
+                assert_eq!(watching.await.expect("told"), "it was ended");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runner_that_gives_up_what_it_was_not_told_to_is_ended() {
+        let (Evil { runner, says, mut hears }, watching) = evil();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = hears.next::<ToRunner>().await {
+                match message {
+                    ToRunner::Load(ticket, _) => say(&says, &FromRunner::Said(ticket, Said::Loaded(Ok(())))),
+                    ToRunner::Ask(ticket, _) => say(&says, &FromRunner::Forgotten(ticket)),
+                    _ => {}
+                }
+            }
+        });
+        assert_eq!(runner.ask(&code(), &question(), None, WALL).await.err(), Some(Unheard::Gone));
+        assert_eq!(watching.await.expect("told"), "it was ended");
     }
 
     #[tokio::test]

@@ -49,7 +49,7 @@ pub(super) enum ToRunner {
     Ask(Ticket, Box<Question>),
     /// The answer to [`FromRunner::Effect`].
     Reply(Ticket, EffectReply),
-    /// Nobody waits for the answer any more.
+    /// The answer is not wanted any more: the question is given up wherever it stands, and [`FromRunner::Forgotten`] said.
     Forget(Ticket),
 }
 
@@ -80,6 +80,8 @@ pub(super) enum FromRunner {
     Said(Ticket, Said),
     /// The guest asks for an effect, and waits for the reply.
     Effect(Ticket, EffectCall),
+    /// The question was given up, or had been answered by then.
+    Forgotten(Ticket),
 }
 
 /// The answer to a [`Question`], or what came of the loading.

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::processes::{Process, children, until};
 use crate::run::model_call;
-use crate::{House, config, job, output, trapped};
+use crate::{House, ROOMY, config, job, output, trapped};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -71,9 +71,13 @@ impl EffectPort for Gate {
 
 /// A sandbox with this many runners.
 fn apart(runners: u32, gate: &Arc<Gate>) -> Arc<House> {
+    apart_with(runners, 8, gate)
+}
+
+fn apart_with(runners: u32, slots: u32, gate: &Arc<Gate>) -> Arc<House> {
     let cache = tempfile::tempdir().expect("a directory");
     let guests = Guests::Apart(NonZeroU32::new(runners).expect("some"));
-    let config = SandboxConfig { guests, slots: 8, ..config(cache.path()) };
+    let config = SandboxConfig { guests, slots, ..config(cache.path()) };
     let sandbox = Sandbox::new(config, Arc::clone(gate) as _).expect("a sandbox");
     Arc::new(House { sandbox, cache })
 }
@@ -175,6 +179,43 @@ async fn a_runner_killed_in_mid_effect_costs_its_steps_one_execution_and_the_eff
     gate.let_through.add_permits(1);
     assert_eq!(run(&house, job(component)).await.expect("ran").end, output("\"done\""));
     assert_ne!(the_runner().id, runner.id);
+}
+
+/// A runner comes round to each of so many guests in seconds, which is later than the host expects to hear of them.
+#[tokio::test]
+async fn guests_that_never_stop_cost_no_other_its_process() {
+    const GUESTS: u32 = 256;
+    let gate = Gate::new();
+    let house = apart_with(1, GUESTS + 8, &gate);
+    let spinning = house.prepared(&Guest::running("(loop $for-ever (br $for-ever)) (unreachable)")).await;
+    let neighbour = house.prepared(&Guest::echo()).await;
+    assert_eq!(run(&house, job(neighbour)).await.expect("ran").end, output("{}"));
+    let runner = the_runner();
+    let limits = StepLimits { wall_ms_max: 1_000, ..ROOMY };
+    let storm: Vec<_> = (0..GUESTS).map(|_| run(&house, StepJob { limits, ..job(spinning) })).collect();
+    assert_eq!(run(&house, job(neighbour)).await.expect("ran").end, output("{}"));
+    for step in storm {
+        assert_eq!(trapped(&step.await.expect("ran")).0, Code::WallLimit);
+    }
+    assert_eq!(the_runner().id, runner.id);
+}
+
+/// Steps that wait for a process of their own wait elsewhere, and uploads do not wait for them.
+#[tokio::test]
+async fn steps_that_must_run_alone_hold_up_nobody() {
+    let gate = Gate::new();
+    let house = apart(1, &gate);
+    let component = house.prepared(&caller()).await;
+    let suspect = || run(&house, StepJob { losses: 3, ..job(component) });
+    let alone = [suspect(), suspect()];
+    gate.until_asked(2).await;
+    let waits = suspect().await.expect("ran").end;
+    assert!(matches!(waits, StepEnd::Unavailable { .. }), "{waits:?}");
+    house.sandbox.inspect(Guest::echo().build()).await.expect("it describes itself meanwhile");
+    gate.let_through.add_permits(2);
+    for step in alone {
+        assert_eq!(step.await.expect("ran").end, output("\"done\""));
+    }
 }
 
 #[tokio::test]

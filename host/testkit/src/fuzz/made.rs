@@ -76,12 +76,12 @@ pub(super) fn case(seed: u64, number: u64, originals: &[Vec<u8>]) -> anyhow::Res
 }
 
 fn input(random: &mut Random) -> Value {
-    match random.below(6) {
+    match random.below(8) {
         0 => Value::Null,
         1 => json!(random.between(0, u64::MAX - 1)),
         2 => json!("\u{1}\u{feff}\u{202e}𝄞\"\\\u{7f}"),
-        3 => json!({ "amount": random.below(1_000), "order": "o-1", "card": "4242" }),
-        4 => (0..random.below(90)).fold(json!(1), |inner, _| json!([inner])),
+        3..6 => json!({ "order": "o-1", "cents": random.below(1_000), "domain": "acme.example" }),
+        6 => (0..random.below(90)).fold(json!(1), |inner, _| json!([inner])),
         _ => json!("x".repeat(usize::try_from(random.below(200_000)).unwrap_or(0))),
     }
 }
@@ -114,8 +114,9 @@ fn random_code(random: &mut Random) -> anyhow::Result<Vec<u8>> {
     }
     let module = Module::new(config, &mut Unstructured::new(&entropy))?.to_bytes();
     let block = values::block_with_a_module(SHAPE);
-    let last = modules(&block).last().context("the block has modules")?.clone();
-    Ok(with_module(&block, last, &module))
+    // The last but one: the last is what keeps its answers where an answer can lie.
+    let place = modules(&block).into_iter().nth_back(1).context("the block has modules")?;
+    Ok(with_module(&block, place, &module))
 }
 
 fn random_component(random: &mut Random) -> anyhow::Result<Vec<u8>> {

@@ -16,7 +16,7 @@ const NOISE_AT: u32 = 62_000;
 const NOISE_BYTES_LEN: u32 = 2_000;
 /// Its own limit of CPU: most random loops have no end.
 const DESCRIPTOR: &str = r#"{"name":"fuzz","input":true,"output":true,"limits":{"cpu_ms_max":100},"effects":[
-    {"kind":"http","safety":"at-most-once"},{"kind":"emit","safety":"at-most-once"},
+    {"kind":"http","safety":"at-most-once","connections":["payments"]},{"kind":"emit","safety":"at-most-once"},
     {"kind":"storage","safety":"at-most-once"},{"kind":"mail","safety":"at-most-once"},
     {"kind":"worker","safety":"at-most-once"}]}"#;
 
@@ -46,7 +46,7 @@ pub(super) fn block(random: &mut Random) -> Vec<u8> {
         .build()
 }
 
-/// A block whose `run` is that of one more core module, the last.
+/// A block whose `run` is that of one more core module, the last but one, with its answer moved to where one can lie.
 pub(super) fn block_with_a_module(module: &str) -> Vec<u8> {
     const REASON: &str = "(type $reason (record (field \"code\" string) (field \"message\" string)))\n  (type $failure (variant (case \"transient\" (tuple $reason (option u64)))";
     let module = module.replacen("(module", "(core module $more", 1);
@@ -55,11 +55,16 @@ pub(super) fn block_with_a_module(module: &str) -> Vec<u8> {
           (export \"perform\" (func $perform)) (export \"place\" (func $place))
           (export \"started-at\" (func $started-at)) (export \"random\" (func $random))
           (export \"log\" (func $log))))
-        (with \"libc\" (instance $libc))))";
+        (with \"libc\" (instance $libc))))
+      (core module $aligned
+        (import \"more\" \"run\" (func $run (param i32 i32) (result i32)))
+        (func (export \"run\") (param i32 i32) (result i32)
+          (i32.and (call $run (local.get 0) (local.get 1)) (i32.const 0xfff8))))
+      (core instance $aligned (instantiate $aligned (with \"more\" (instance $more))))";
     Guest::echo()
         .describing(DESCRIPTOR)
         .replacing(REASON, &format!("{module}\n{instance}\n{REASON}"))
-        .replacing("(core func $main \"run\")", "(core func $more \"run\")")
+        .replacing("(core func $main \"run\")", "(core func $aligned \"run\")")
         .build()
 }
 
@@ -139,7 +144,8 @@ fn action(random: &mut Random) -> String {
 
 fn call(random: &mut Random) -> EffectCall {
     let text = |random: &mut Random| {
-        const TEXTS: [&str; 8] = [
+        const TEXTS: [&str; 9] = [
+            "/charges",
             "",
             "key",
             "lead.created",
@@ -174,13 +180,14 @@ fn call(random: &mut Random) -> EffectCall {
         _ => EffectRequest::Worker { queue: text(random), input: text(random) },
     };
     let maybe = |random: &mut Random| random.percent(30).then(|| text(random));
+    let connection = if random.percent(60) { Some("payments".to_owned()) } else { maybe(random) };
     EffectCall {
         request,
         key: maybe(random),
-        connection: maybe(random),
+        connection,
         safety: random.percent(50).then_some(Safety::AtMostOnce),
         idempotency_key: maybe(random),
-        timeout_ms: random.percent(20).then(|| word(random)),
+        timeout_ms: random.percent(10).then(|| word(random)),
         extra: pairs(random),
     }
 }
