@@ -242,7 +242,7 @@ async fn a_runner_that_keeps_nobodys_time_is_ended() {
     let gate = Gate::new();
     let house = apart(1, &gate);
     let component = house.prepared(&caller()).await;
-    let limits = StepLimits { wall_ms_max: 200, ..crate::ROOMY };
+    let limits = StepLimits { wall_ms_max: 200, ..ROOMY };
     let running = run(&house, StepJob { limits, ..job(component) });
     gate.until_asked(1).await;
     let runner = the_runner();
@@ -300,7 +300,7 @@ async fn limits_hold_in_a_runner_and_its_other_guests_go_on() {
     let waiting = run(&house, job(waiting));
     gate.until_asked(1).await;
     let runner = the_runner();
-    let brief = StepLimits { cpu_ms_max: 50, ..crate::ROOMY };
+    let brief = StepLimits { cpu_ms_max: 50, ..ROOMY };
     for (body, code) in [
         ("(loop $for-ever (br $for-ever)) (unreachable)", Code::CpuLimit),
         ("(call $deep) (unreachable)", Code::StackLimit),
