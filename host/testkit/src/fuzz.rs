@@ -20,7 +20,7 @@ use crate::guest::Guest;
 use crate::host::Caller;
 use crate::provider::{Provider, ProviderConfig};
 use crate::stage::Stage;
-use crate::watch::Watch;
+use crate::watch::{Peaks, Watch};
 
 /// What host and runners may hold beyond what they held at the beginning. Two runners keep 2 MiB warm in each of their 130
 /// places, and the machine code of blocks that they have run.
@@ -133,32 +133,18 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
         }
         report.faults.extend(broken_off);
     }
+    let log = host.log();
     if !report.faults.is_empty() && watch.host_kib().is_err() {
-        let log = host.log();
-        let last =
-            log.lines().rev().take(LINES_SHOWN).map(|line| (None, format!("the host said last: {line}")));
-        report.faults.extend(last);
-        stage.strike().await?;
-        return Ok(report);
-    }
-
-    let peaks = watching.stop().await?;
-    report.host_kib.1 = peaks.host_kib;
-    if peaks.host_kib > report.host_kib.0 + MEMORY_KIB_SPARE {
-        report.faults.push((None, format!("host and runners held {} MiB", peaks.host_kib >> 10)));
-    }
-    if peaks.children_left > 0 {
-        report.faults.push((None, format!("{} compilers were left", peaks.children_left)));
-    }
-    let said = host.log();
-    let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
-    let unwell = said.lines().filter(|line| has(line, &BROKEN) && !has(line, &BOUNDED));
-    report.faults.extend(unwell.take(LINES_SHOWN).map(|line| (None, format!("the host says: {line}"))));
-    let (faults, committed) = unended(&stage.database_url(), report.runs + stage.keys.len()).await?;
-    report.faults.extend(faults);
-    report.committed = committed;
-    if report.runs >= RUNS_WITH_ANSWERS_MIN && committed == 0 {
-        report.faults.push((None, "no case made a call that was answered".into()));
+        let last = log.lines().rev().take(LINES_SHOWN);
+        report.faults.extend(last.map(|line| (None, format!("the host said last: {line}"))));
+    } else {
+        report.judge(watching.stop().await?, &log);
+        let (faults, committed) = unended(&stage.database_url(), report.runs + stage.keys.len()).await?;
+        report.faults.extend(faults);
+        report.committed = committed;
+        if report.runs >= RUNS_WITH_ANSWERS_MIN && committed == 0 {
+            report.faults.push((None, "no case made a call that was answered".into()));
+        }
     }
     drop(provider);
     stage.strike().await?;
@@ -254,6 +240,20 @@ async fn unended(url: &str, runs: usize) -> anyhow::Result<(Vec<(Option<u64>, St
 }
 
 impl Report {
+    /// What the machine and the host say of the whole time.
+    fn judge(&mut self, peaks: Peaks, log: &str) {
+        self.host_kib.1 = peaks.host_kib;
+        if peaks.host_kib > self.host_kib.0 + MEMORY_KIB_SPARE {
+            self.faults.push((None, format!("host and runners held {} MiB", peaks.host_kib >> 10)));
+        }
+        if peaks.children_left > 0 {
+            self.faults.push((None, format!("{} compilers were left", peaks.children_left)));
+        }
+        let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
+        let unwell = log.lines().filter(|line| has(line, &BROKEN) && !has(line, &BOUNDED));
+        self.faults.extend(unwell.take(LINES_SHOWN).map(|line| (None, format!("the host says: {line}"))));
+    }
+
     fn take(&mut self, tried: Tried) {
         self.cases += 1;
         self.runs += usize::from(tried.has_run);
