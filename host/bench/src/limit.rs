@@ -77,8 +77,8 @@ async fn batch(connection: &mut PgConnection, tenant: Uuid, open: Vec<Uuid>) -> 
                  output, queued_at, started_at)
              SELECT $1, id, id, id, 'call', '{}', 'succeeded', 1, 0, '{"id":"ch_1"}', now(), now() FROM answered
          )
-         INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, wait, vt, lease_id, host_id, first_started_at)
-         SELECT $1, id, id, id, 'call', 'ready', now(), id, id, now() FROM UNNEST($2::uuid[]) AS w (id)"#,
+         INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, wait, vt, lease_id, host_id, first_started_at)
+         SELECT $1, id, id, $1, id, 'call', 'ready', now(), id, id, now() FROM UNNEST($2::uuid[]) AS w (id)"#,
     )
     .bind(tenant)
     .bind(&ids)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::latency::LOOK_EVERY;
 use crate::machine;
 use crate::measure::{number, rounded};
-use crate::world::World;
+use crate::world::{LEASE_MS, World};
 
 /// Steps under way at once: enough that a commit never has to wait for company.
 const IN_FLIGHT: u32 = 512;
@@ -19,7 +19,7 @@ const STEPS_PER_RUN: usize = 3;
 /// As many events as one request may carry.
 const EVENTS_PER_REQUEST: usize = 100;
 /// Between two looks at whether all is done: well below what is measured.
-const DONE_EVERY: Duration = Duration::from_millis(5);
+const DONE_EVERY: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What makes the call.
@@ -43,8 +43,18 @@ pub(crate) struct Load {
 
 /// Admits `runs` runs at once, and times until the last of them has ended.
 pub(crate) async fn steps_per_second(world: &World, shape: Shape, runs: usize) -> anyhow::Result<Load> {
+    steps_per_second_with(world, shape, runs, &[]).await
+}
+
+/// The same, of a host with these settings.
+pub(crate) async fn steps_per_second_with(
+    world: &World,
+    shape: Shape,
+    runs: usize,
+    settings: &[(&str, &str)],
+) -> anyhow::Result<Load> {
     let provider = Provider::start(ProviderConfig::default()).await?;
-    let host = world.host(&provider, IN_FLIGHT).await?;
+    let host = world.host_with(&provider, IN_FLIGHT, LEASE_MS, settings).await?;
     let workflow = furnish(world, &host, shape, STEPS_PER_RUN).await?;
     submit(world, &host, &workflow, IN_FLIGHT as usize).await.context("warming up")?;
     // As autovacuum does within a minute: what was planned for empty tables is planned again.
@@ -109,25 +119,35 @@ pub(crate) async fn furnish(
 }
 
 /// Starts runs by the event that is called like their workflow, and waits until all of them have ended.
-async fn submit(world: &World, host: &Host, workflow: &str, runs: usize) -> anyhow::Result<()> {
-    let event = json!({ "type": workflow, "data": { "order": "o-1", "cents": 500 } });
-    let mut left = runs;
-    while left > 0 {
-        let count = left.min(EVENTS_PER_REQUEST);
-        host.call("POST", "/v1/events", &Value::Array(vec![event.clone(); count])).await?;
-        left -= count;
+pub(crate) async fn submit(world: &World, host: &Host, workflow: &str, runs: usize) -> anyhow::Result<()> {
+    let data = json!({ "order": "o-1", "cents": 500 });
+    let events = (0..runs).map(|_| json!({ "type": workflow, "data": data })).collect();
+    record(host, events).await?;
+    wait_until_done(world, host).await
+}
+
+/// Records events, as many to a request as it may carry.
+pub(crate) async fn record(host: &Host, events: Vec<Value>) -> anyhow::Result<()> {
+    for events in events.chunks(EVENTS_PER_REQUEST) {
+        host.call("POST", "/v1/events", &Value::Array(events.to_vec())).await?;
     }
+    Ok(())
+}
+
+/// Waits until every event has been admitted, and every run has ended.
+pub(crate) async fn wait_until_done(world: &World, host: &Host) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        let open: i64 = sqlx::query_scalar(
-            "SELECT (SELECT count(*) FROM events WHERE pending) + (SELECT count(*) FROM open_runs)",
+        // One row of each is enough to know: to count them would be a load of its own.
+        let is_done: bool = sqlx::query_scalar(
+            "SELECT NOT EXISTS (SELECT FROM events WHERE pending) AND NOT EXISTS (SELECT FROM open_runs)",
         )
         .fetch_one(world.pool())
         .await?;
-        if open == 0 {
+        if is_done {
             return Ok(());
         }
-        ensure!(begun.elapsed() < PATIENCE, "{open} runs have not ended:\n{}", host.log());
+        ensure!(begun.elapsed() < PATIENCE, "runs have not ended:\n{}", host.log());
         tokio::time::sleep(DONE_EVERY).await;
     }
 }

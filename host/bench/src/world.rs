@@ -15,7 +15,7 @@ use serde_json::json;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 /// As long as a host has by default.
-const LEASE_MS: u64 = 15_000;
+pub(crate) const LEASE_MS: u64 = 15_000;
 
 pub(crate) struct World {
     cluster: Cluster,
@@ -56,21 +56,44 @@ impl World {
 
     /// A host that may have `in_flight` steps under way, with its connection pointed at `provider`.
     pub(crate) async fn host(&self, provider: &Provider, in_flight: u32) -> anyhow::Result<Host> {
-        let config = HostConfig {
+        self.host_with(provider, in_flight, LEASE_MS, &[]).await
+    }
+
+    /// The same, with another lease, and with these settings beside the usual ones.
+    pub(crate) async fn host_with(
+        &self,
+        provider: &Provider,
+        in_flight: u32,
+        lease_ms: u64,
+        settings: &[(&str, &str)],
+    ) -> anyhow::Result<Host> {
+        let mut config = HostConfig {
             binary: self.binary.clone(),
             database_url: self.database_url(),
             data_dir: self.directory.path().join("host"),
-            lease_ms: LEASE_MS,
+            lease_ms,
             environment: vec![
                 ("COUNTERFOIL__PEPPER".into(), hex::encode(PEPPER)),
                 ("COUNTERFOIL__ENGINE__IN_FLIGHT_MAX".into(), in_flight.to_string()),
                 ("COUNTERFOIL__LOG__FILTER".into(), "warn".into()),
             ],
         };
+        for (name, value) in settings {
+            config = config.with(name, value);
+        }
         let host = Host::start(&config, &self.key).await?;
         let connection = json!({ "base_url": provider.url() });
         host.call("PUT", "/v1/connections/payments", &connection).await?;
         Ok(host)
+    }
+
+    /// Another tenant's key.
+    pub(crate) async fn tenant(&self, name: &str) -> anyhow::Result<String> {
+        let config = StoreConfig { url: self.database_url(), connections_max: 1 };
+        let store = Store::connect(config, Arc::new(NoFaults)).await?;
+        let (_, key) = create_tenant(&store, name).await?;
+        store.close().await;
+        Ok(key)
     }
 
     /// The component of an example block.
