@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use counterfoil_domain::fair_share::WEIGHT_MAX;
+use serde_json::{Value, json};
 use url::Url;
 
-use crate::exit::Exit;
-use crate::output::{Format, Output};
+use crate::exit::{Exit, Failure};
+use crate::output::{Column, Format, Output};
 use crate::{
     approval, block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret,
     serve, tenant, worker, workflow,
@@ -63,6 +65,39 @@ impl Page {
     }
 }
 
+/// How much of a host's room somebody may have.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ShareOf {
+    /// How much of the room, beside the others that have work due; up to 1000.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    weight: u32,
+    /// Steps in flight at most on each host [default: as many as there is room for].
+    #[arg(long, value_name = "N")]
+    in_flight_max: Option<u32>,
+}
+
+/// A share, as it is shown.
+pub(crate) const SHARE: &[Column] =
+    &[Column::plain("weight", "/weight"), Column::plain("in flight max", "/in_flight_max")];
+
+impl ShareOf {
+    pub(crate) fn json(&self) -> Value {
+        json!({ "weight": self.weight, "in_flight_max": self.in_flight_max })
+    }
+
+    /// The same for a tenant, whom no API asks.
+    pub(crate) fn judge(&self) -> Result<counterfoil_domain::fair_share::Share, Failure> {
+        let Self { weight, in_flight_max } = *self;
+        if !(1..=WEIGHT_MAX).contains(&weight) {
+            return Err(Failure::new(Exit::Usage, format!("a weight is from 1 to {WEIGHT_MAX}")));
+        }
+        if in_flight_max.is_some_and(|most| most == 0 || i32::try_from(most).is_err()) {
+            return Err(Failure::new(Exit::Usage, "at least 1, and less than 2^31, may be in flight"));
+        }
+        Ok(counterfoil_domain::fair_share::Share { weight, in_flight_max })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run everything in one process, with a tenant, a key and a database of its own.
@@ -73,7 +108,7 @@ enum Command {
     Migrate,
     /// Look at the configuration and the machine, and say everything that is wrong.
     Doctor,
-    /// Create tenants, and say what their blocks may use.
+    /// Create tenants, and say what their blocks may use, and how much of a host each may have.
     #[command(subcommand)]
     Tenant(tenant::Command),
     /// Write, build and upload blocks.

@@ -47,6 +47,9 @@ pub(crate) struct Set {
     /// Calls that may be made ahead of the rate [default: what passes in 100 ms, at least 1].
     #[arg(long, value_name = "N", requires = "rate")]
     burst: Option<u32>,
+    /// Calls that one host may have under way at once [default: no limit].
+    #[arg(long, value_name = "N")]
+    in_flight_max: Option<u32>,
     /// A secret to set, again for each: `header:<name>`, `username` or `password`. Its value is read from a file, an
     /// environment variable or the standard input.
     #[arg(long = "secret", value_name = "NAME=@FILE|env:VARIABLE|-")]
@@ -87,6 +90,7 @@ const ALL: &[Column] = &[
     Column::plain("allowed hosts", "/allowed_hosts"),
     Column::plain("abilities", "/abilities"),
     Column::plain("rate", "/rate"),
+    Column::plain("in flight max", "/in_flight_max"),
     Column::plain("secrets", "/secrets"),
     Column::time("updated", "/updated_at"),
 ];
@@ -100,7 +104,9 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             let answer = api.call("PUT", &["connections", &set.name], &[], body).await?;
             output.record(&answer, ALL)?;
             // A connection that was not there has lost nothing.
-            for (field, option) in [("rate", "--rate"), ("abilities", "--abilities")] {
+            for (field, option) in
+                [("rate", "--rate"), ("in_flight_max", "--in-flight-max"), ("abilities", "--abilities")]
+            {
                 let was = before.as_ref().map_or(&Value::Null, |before| &before[field]);
                 let is_set = |value: &Value| !value.is_null() && *value != json!({});
                 if is_set(was) && !is_set(&answer[field]) {
@@ -121,7 +127,12 @@ impl Set {
             Some(burst) => json!({ "limit": limit, "per_ms": per_ms, "burst": burst }),
             None => json!({ "limit": limit, "per_ms": per_ms }),
         });
-        let mut body = json!({ "base_url": self.base_url.as_str(), "allowed_hosts": hosts, "rate": rate });
+        let mut body = json!({
+            "base_url": self.base_url.as_str(),
+            "allowed_hosts": hosts,
+            "rate": rate,
+            "in_flight_max": self.in_flight_max,
+        });
         if let Some(abilities) = &self.abilities {
             body["abilities"] = abilities.json()?;
         }

@@ -7,6 +7,7 @@ use chrono::Utc;
 use clap::Subcommand;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
+use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
@@ -14,7 +15,7 @@ use counterfoil_store::tenant::{Created, LimitsChange};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::args::Global;
+use crate::args::{Global, SHARE, ShareOf};
 use crate::config::{Flags, Purpose, Read};
 use crate::database::Database;
 use crate::exit::{Exit, Failure};
@@ -30,6 +31,13 @@ pub(crate) enum Command {
     },
     /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
     Limits(Limits),
+    /// Set how much of a host's room a tenant may have. Hosts know of it within a second.
+    Share {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        share: ShareOf,
+    },
 }
 
 /// Limits of a tenant.
@@ -78,21 +86,43 @@ const COLUMNS: &[Column] =
     &[Column::plain("tenant", "/tenant"), Column::plain("id", "/id"), Column::plain("key", "/key")];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let name = match command {
-        Command::Create { name } => name,
-        Command::Limits(limits) => return limits.run(global, output).await,
+    let name = match &command {
+        Command::Limits(limits) => &limits.tenant,
+        Command::Create { name } | Command::Share { name, .. } => name,
     };
-    if !is_name(&name) {
+    if !is_name(name) {
         let what = format!(
             "{name:?} names no tenant: a letter comes first, then `a` to `z`, `0` to `9` and `-`, {NAME_LEN_MAX} at most"
         );
         return Err(Failure::new(Exit::Usage, what).into());
     }
+    match command {
+        Command::Create { name } => create_with_key(&name, global, output).await,
+        Command::Limits(limits) => limits.run(global, output).await,
+        Command::Share { name, share } => set_share(&name, &share, global, output).await,
+    }
+}
+
+async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    let judged = share.judge()?;
+    let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
+    let database = Database::join(&config).await?;
+    let store = database.connect_quietly().await?;
+    let by = Actor::Person("operator".into());
+    if !store.set_tenant_share(name, judged, &by).await? {
+        return Err(Failure::new(Exit::Refused, format!("there is no tenant `{name}`")).into());
+    }
+    output.record(&share.json(), SHARE)?;
+    database.close().await?;
+    Ok(Exit::Ok)
+}
+
+async fn create_with_key(name: &str, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let pepper = config.secrets.pepper.as_ref().context("there is no pepper")?;
     let database = Database::join(&config).await?;
     let store = database.connect_quietly().await?;
-    let tenant = create(&store, &name).await?;
+    let tenant = create(&store, name).await?;
     let key = create_admin_key(&store, tenant, "made with its tenant", pepper).await?;
     let record = json!({ "tenant": name, "id": tenant, "key": key.to_string() });
     output.record(&record, COLUMNS)?;

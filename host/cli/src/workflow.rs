@@ -63,6 +63,13 @@ pub(crate) enum Command {
         /// The workflow.
         name: String,
     },
+    /// Set how much of a host's room a workflow may have.
+    Share {
+        /// The workflow.
+        name: String,
+        #[command(flatten)]
+        share: crate::args::ShareOf,
+    },
     /// All workflows.
     List {
         #[command(flatten)]
@@ -117,6 +124,11 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         Command::Resume { name } => {
             let answer = Api::new(global)?.post(&["workflows", &name, "resume"], Body::empty()).await?;
             output.record(&answer, PAUSED)?;
+        }
+        Command::Share { name, share } => {
+            let body = Body::json(&share.json());
+            let answer = Api::new(global)?.call("PUT", &["workflows", &name, "share"], &[], body).await?;
+            output.record(&answer, crate::args::SHARE)?;
         }
         Command::List { page } => {
             output.list(&Api::new(global)?.get(&["workflows"], &page.query()).await?, COLUMNS)?;

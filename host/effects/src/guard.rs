@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod dispatch;
 mod journal;
+mod place;
 mod queue;
 
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::settle::{Change, OwnWrite};
 use counterfoil_store::{Store, StoreError};
 
-use self::connection::Through;
+use self::connection::{Limits, Through};
+use self::place::{Place, Places};
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed, Purpose};
 use crate::kind::{self, Act, Ask, Prepared};
@@ -62,6 +64,7 @@ pub(crate) struct Inner {
     pub(crate) config: GuardConfig,
     faults: Arc<dyn Faults>,
     executions: Executions,
+    places: Places,
 }
 
 impl Guard {
@@ -74,7 +77,8 @@ impl Guard {
         faults: Arc<dyn Faults>,
     ) -> Self {
         let executions = Executions::default();
-        Self { inner: Arc::new(Inner { store, client, secrets, config, faults, executions }) }
+        let places = Places::default();
+        Self { inner: Arc::new(Inner { store, client, secrets, config, faults, executions, places }) }
     }
 
     /// Opens the door for an execution, until [`Guard::finish`].
@@ -131,6 +135,8 @@ impl EffectPort for Guard {
 struct Sendable {
     receipt: Receipt,
     window: SendWindow,
+    /// Among the calls that its connection may have under way; until the answer is there.
+    place: Option<Place>,
 }
 
 enum Begun {
@@ -143,6 +149,7 @@ enum Begun {
     },
     ReadOnly {
         number: u64,
+        place: Option<Place>,
     },
 }
 
@@ -181,15 +188,15 @@ impl Inner {
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
         self.faults.reach(Site::BeforePrepare);
-        let (prepared, limited_by) = self.prepare(execution, &call, &placed.slot).await?;
+        let (prepared, limits) = self.prepare(execution, &call, &placed.slot).await?;
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(message) => return Ok(EffectReply::Failed(EffectFailure::Denied(message))),
         };
         if is_verification {
-            return self.look_up(execution, &prepared, limited_by).await;
+            return self.look_up(execution, &prepared, limits).await;
         }
-        match self.begin(execution, &placed, &prepared, limited_by).await? {
+        match self.begin(execution, &placed, &prepared, limits).await? {
             Begun::Reply(reply) => Ok(reply),
             Begun::Denied { number, message } => {
                 let recorded = Recorded::Failure(EffectFailure::Denied(message));
@@ -203,25 +210,31 @@ impl Inner {
                 .await;
                 Ok(recorded.into_reply())
             }
-            Begun::ReadOnly { number } => self.read(execution, &placed, &prepared, number).await,
+            Begun::ReadOnly { number, place } => {
+                let reply = self.read(execution, &placed, &prepared, number).await;
+                drop(place);
+                reply
+            }
             Begun::Send(sendable) => self.send(execution, *sendable, &prepared).await,
         }
     }
 
-    /// Judges a call and makes it ready; and names its connection, if that has a rate.
+    /// Judges a call and makes it ready; and says what limits the calls through its connection.
     async fn prepare<'a>(
         &self,
         execution: &Execution,
         call: &'a EffectCall,
         slot: &SlotKey,
-    ) -> Result<(Result<Prepared, String>, Option<&'a str>), Stop> {
+    ) -> Result<(Result<Prepared, String>, Limits<'a>), Stop> {
         let context = &execution.context;
         let through = match &call.connection {
             Some(name) => self.through(context.fence.tenant, name).await?,
             None => None,
         };
-        let is_limited = through.as_ref().is_some_and(|through| through.connection.rate.is_some());
-        let limited_by = call.connection.as_deref().filter(|_| is_limited);
+        let limits = through.as_ref().map_or_else(Limits::default, |through| Limits {
+            rate: call.connection.as_deref().filter(|_| through.connection.rate.is_some()),
+            in_flight: call.connection.as_deref().zip(through.connection.in_flight_max),
+        });
         let (connection, secrets) = through
             .map(|Through { connection, abilities, secrets }| ((connection, abilities), secrets))
             .unzip();
@@ -237,7 +250,7 @@ impl Inner {
             timeout: self.config.timeout,
             changes: &progress.changes,
         });
-        Ok((prepared, limited_by))
+        Ok((prepared, limits))
     }
 
     /// Decides from the journal and, where something is to be sent, makes the receipt durable first.
@@ -246,8 +259,9 @@ impl Inner {
         execution: &Execution,
         placed: &Placed,
         prepared: &Prepared,
-        mut limited_by: Option<&str>,
+        mut limits: Limits<'_>,
     ) -> Result<Begun, Stop> {
+        let mut place = None;
         self.load_journal(execution, false).await?;
         // Opened before the first dispatch statement, so that a COMMIT whose answer was lost cannot stretch it.
         let window = SendWindow::open(self.config.lease * 4 / 5);
@@ -272,7 +286,7 @@ impl Inner {
                 Decision::GoOn(id) => {
                     let receipt = Self::recorded_receipt(execution, id).ok_or(Stop::Rerun)?;
                     execution.progress().begun.insert(id);
-                    return Ok(Begun::Send(Box::new(Sendable { receipt, window })));
+                    return Ok(Begun::Send(Box::new(Sendable { receipt, window, place })));
                 }
                 Decision::Block { lost } => {
                     Self::lose(execution, &lost);
@@ -292,17 +306,15 @@ impl Inner {
             if let Some(begun) = Self::without_a_call(execution, placed, prepared, number, resend, &lost)? {
                 return Ok(begun);
             }
-            if let Some(connection) = limited_by.take() {
-                self.take_room(execution, connection).await?;
-            }
+            place = self.take_room_and_place(execution, &mut limits).await?.or(place);
             if prepared.facts.safety == Safety::ReadOnly {
-                return Ok(Begun::ReadOnly { number });
+                return Ok(Begun::ReadOnly { number, place });
             }
             let receipt = Self::receipt(execution, placed, prepared, number);
             match self.dispatch(execution, &receipt, &lost, prepared).await? {
                 Some(receipt) => {
                     self.faults.reach(Site::AfterDispatch);
-                    let sendable = Box::new(Sendable { receipt, window });
+                    let sendable = Box::new(Sendable { receipt, window, place });
                     return if prepared.is_queued() { Err(Stop::Queued) } else { Ok(Begun::Send(sendable)) };
                 }
                 None => self.load_journal(execution, true).await?,

@@ -6,8 +6,7 @@ use counterfoil_domain::id::RunId;
 use counterfoil_domain::workflow::advance::{Event, about_run, advance};
 use counterfoil_domain::workflow::definition::DedupMode;
 use counterfoil_domain::workflow::plan::{Plan, PlanTrigger};
-use counterfoil_store::StoreError;
-use counterfoil_store::admission::{Admission, Admitted};
+use counterfoil_store::admission::{Admission, Admitted, Refusal};
 use counterfoil_store::event::{Binding, HeldEvent};
 use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::SettledStep;
@@ -17,16 +16,20 @@ use uuid::Uuid;
 use crate::Inner;
 use crate::context::LoadError;
 
-/// Admits `event` to the workflow of these bindings, by the first of its triggers that fits. A redelivery finds what the
-/// first delivery did.
-pub(crate) async fn event(inner: &Inner, event: &HeldEvent, bindings: &[Binding]) -> Result<(), LoadError> {
+/// Admits `event` to the workflow of these bindings, by the first of its triggers that fits; or returns the reason why not,
+/// which is still to be kept. A redelivery finds what the first delivery did.
+pub(crate) async fn event(
+    inner: &Inner,
+    event: &HeldEvent,
+    bindings: &[Binding],
+) -> Result<Option<Refusal>, LoadError> {
     let data = match (&event.data, bindings) {
         (Ok(data), _) => data,
         (Err(why), [first, ..]) => {
             let detail = format!("its data cannot be read: {why}");
-            return Ok(refuse(inner, event, first, Code::OutputInvalid, &detail).await?);
+            return Ok(Some(refusal(event, first, Code::OutputInvalid, detail)));
         }
-        (Err(_), []) => return Ok(()),
+        (Err(_), []) => return Ok(None),
     };
     let run = RunId(Uuid::now_v7());
     let seen = as_expressions_see_it(event, data);
@@ -46,10 +49,7 @@ pub(crate) async fn event(inner: &Inner, event: &HeldEvent, bindings: &[Binding]
             Err(reason) => drop(refused.get_or_insert((binding, reason))),
         }
     }
-    match refused {
-        Some((binding, (code, detail))) => Ok(refuse(inner, event, binding, code, &detail).await?),
-        None => Ok(()),
-    }
+    Ok(refused.map(|(binding, (code, detail))| refusal(event, binding, code, detail)))
 }
 
 async fn admit(
@@ -57,19 +57,19 @@ async fn admit(
     event: &HeldEvent,
     binding: &Binding,
     admission: &Admission,
-) -> Result<(), LoadError> {
+) -> Result<Option<Refusal>, LoadError> {
     match inner.store.admit(admission).await {
         Ok(Admitted::Refused { code, detail }) => {
             tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
-            Ok(())
+            Ok(None)
         }
-        Ok(Admitted::Started(_) | Admitted::Exists(_)) => Ok(()),
+        Ok(Admitted::Started(_) | Admitted::Exists(_)) => Ok(None),
         Err(error) if error.is_transient() => Err(error.into()),
         // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
         Err(error) => {
             tracing::error!(event = %event.id, error = &error as &dyn std::error::Error, "a run cannot be stored");
             let detail = "the event, or what the first steps came to, cannot be stored";
-            Ok(refuse(inner, event, binding, Code::OutputInvalid, detail).await?)
+            Ok(Some(refusal(event, binding, Code::OutputInvalid, detail.into())))
         }
     }
 }
@@ -128,14 +128,9 @@ fn admission(
     }
 }
 
-async fn refuse(
-    inner: &Inner,
-    event: &HeldEvent,
-    binding: &Binding,
-    code: Code,
-    detail: &str,
-) -> Result<(), StoreError> {
-    inner.store.refuse(event.tenant, event.id, binding.workflow, binding.version, code, detail).await
+fn refusal(event: &HeldEvent, binding: &Binding, code: Code, detail: String) -> Refusal {
+    let Binding { workflow, version, .. } = *binding;
+    Refusal { tenant: event.tenant, event: event.id, workflow, version, code, detail }
 }
 
 fn as_expressions_see_it(event: &HeldEvent, data: &Value) -> Value {

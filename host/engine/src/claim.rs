@@ -1,18 +1,20 @@
-//! Takes due steps, as many as this host has room for, shared fairly among the tenants that have any.
+//! Takes due steps, as many as this host has room for, shared fairly among those that have any.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use counterfoil_domain::fair_share::{Due, grants};
-use counterfoil_domain::id::{RunId, TenantId};
+use counterfoil_domain::fair_share::{Queue, Turns};
+use counterfoil_domain::id::RunId;
 use counterfoil_domain::ports::Site;
 use counterfoil_store::StoreError;
 use counterfoil_store::run::RunContext;
-use counterfoil_store::step::{ClaimRequest, Claimed};
+use counterfoil_store::step::{ClaimRequest, Claimed, Take};
+use counterfoil_store::wake::Marks;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::known::Known;
 use crate::{Inner, execute};
 
 /// Pause after a failed look, so that a database that is down is not hammered.
@@ -21,73 +23,200 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
 /// Between two looks of a host that has no room: a few short steps.
 const LOOK_WHILE_FULL_EVERY: Duration = Duration::from_millis(50);
 
+/// A look at everything takes at most this share of the time, however many tenants there are.
+const LOOKING_SHARE: u32 = 20;
+
 /// Claims and executes until `stop`.
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
-    let mut wakes = inner.store.wakes();
-    // Who was granted the last place.
-    let mut after = None;
+    let mut claimer = Claimer::new(inner);
     while !stop.is_cancelled() {
         // Only the wait for room is given up: a claim that was begun must be known of, or its steps count as lost.
         let room = tokio::select! {
             () = stop.cancelled() => return,
-            room = wait_for_room(&inner) => room,
+            room = claimer.wait_for_room() => room,
         };
-        let wait = match look(&inner, room, &mut after).await {
-            Ok(Looked { took_all: false, .. }) => continue,
-            Ok(Looked { next_in, .. }) => {
-                next_in.unwrap_or(inner.config.poll_every).min(inner.config.poll_every)
-            }
+        let looked = match claimer.look(room).await {
+            Ok(looked) => looked,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "due steps could not be claimed");
-                PAUSE_AFTER_ERROR
+                // What is known may be wrong by now.
+                claimer.look_at_all_at = Instant::now();
+                Looked::Failed
             }
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = wakes.changed() => {}
-            () = inner.preparations.done() => {}
-            () = tokio::time::sleep(wait) => {}
+            () = claimer.wait(looked) => {}
         }
     }
 }
 
-struct Looked {
-    /// Nothing that is due was left behind.
-    took_all: bool,
-    /// Until something is due that is not yet.
-    next_in: Option<Duration>,
+/// What came of a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    /// Steps, and there may be more.
+    Found,
+    /// Nothing that is due and may be taken.
+    Nothing,
+    /// Something is due of those who have all that they may have.
+    Capped,
+    Failed,
 }
 
-async fn look(inner: &Arc<Inner>, room: u32, after: &mut Option<TenantId>) -> Result<Looked, StoreError> {
-    let due = inner.store.due().await?;
-    if due.tenants.is_empty() {
-        inner.held.wait_with(None);
-        return Ok(Looked { took_all: true, next_in: due.next_in });
+struct Claimer {
+    inner: Arc<Inner>,
+    marks: Marks,
+    known: Known,
+    turns: Turns,
+    look_at_all_at: Instant,
+}
+
+impl Claimer {
+    fn new(inner: Arc<Inner>) -> Self {
+        let marks = inner.store.marks();
+        let (known, turns) = (Known::default(), Turns::default());
+        Self { inner, marks, known, turns, look_at_all_at: Instant::now() }
     }
-    inner.faults.reach(Site::BeforeClaim);
-    let granted = grants(&shares(inner, &due.tenants), room, *after);
-    *after = granted.last;
-    let request = ClaimRequest {
-        host: inner.config.host,
-        lease: inner.config.lease,
-        tenants: granted.places,
-        without: inner.preparations.unrunnable(),
-    };
-    let claimed = inner.store.claim(&request).await?;
-    let took_all = claimed.is_empty();
-    // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
-    let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence)).collect();
-    // With what was claimed counted: a tenant that fills the host alone has nobody to make room for.
-    let is_full = claimed.len() >= room as usize;
-    inner.held.wait_with(fewest(&shares(inner, &due.tenants)).filter(|_| is_full));
+
+    /// Waits until another look may find something.
+    async fn wait(&mut self, looked: Looked) {
+        let until = self.known.next().map_or(self.look_at_all_at, |next| next.min(self.look_at_all_at));
+        match looked {
+            Looked::Found => {}
+            Looked::Failed => tokio::time::sleep(PAUSE_AFTER_ERROR).await,
+            Looked::Nothing | Looked::Capped => {
+                tokio::select! {
+                    () = self.marks.changed() => {}
+                    () = self.inner.preparations.done() => self.look_at_all_at = Instant::now(),
+                    () = self.inner.held.change(), if looked == Looked::Capped => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+            }
+        }
+    }
+
+    /// Learns what has become due.
+    async fn learn(&mut self) -> Result<(), StoreError> {
+        let learned = self.take_marks().await;
+        if learned.is_err() {
+            // What was marked is not known any more.
+            self.look_at_all_at = Instant::now();
+        }
+        learned
+    }
+
+    async fn take_marks(&mut self) -> Result<(), StoreError> {
+        let marked = self.marks.take();
+        if marked.all || self.look_at_all_at <= Instant::now() {
+            return self.look_at_all().await;
+        }
+        if !marked.tenants.is_empty() {
+            let tenants: Vec<_> = marked.tenants.into_iter().collect();
+            let lines = self.inner.store.due_of(&tenants).await?;
+            self.known.learn(&lines, Instant::now());
+        }
+        for queue in marked.queues {
+            self.known.mark(queue);
+        }
+        self.known.ripen(Instant::now());
+        Ok(())
+    }
+
+    /// The safety net: everything is right with every wake-up lost.
+    async fn look_at_all(&mut self) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        let store = &self.inner.store;
+        let (lines, shares) = tokio::try_join!(store.due(), store.shares())?;
+        let now = Instant::now();
+        self.known.learn_all(&lines, now);
+        self.inner.held.share_by(Arc::new(shares));
+        self.look_at_all_at = now + self.inner.config.poll_every.max((now - begun) * LOOKING_SHARE);
+        Ok(())
+    }
+
+    async fn look(&mut self, room: u32) -> Result<Looked, StoreError> {
+        self.learn().await?;
+        let inner = Arc::clone(&self.inner);
+        let due = inner.held.contenders(self.known.due());
+        if due.is_empty() {
+            inner.held.wait_with(std::iter::empty());
+            return Ok(Looked::Nothing);
+        }
+        inner.faults.reach(Site::BeforeClaim);
+        let granted = self.turns.grant(due, room);
+        if granted.is_empty() {
+            return Ok(Looked::Capped);
+        }
+        let takes: Vec<Take> =
+            granted.into_iter().map(|(queue, places)| self.known.take(queue, places)).collect();
+        let request = ClaimRequest {
+            host: inner.config.host,
+            lease: inner.config.lease,
+            takes,
+            without: inner.preparations.unrunnable(),
+        };
+        let claimed = inner.store.claim(&request).await?;
+        // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
+        let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence, step.queue())).collect();
+        let exhausted = self.known.taken(&request.takes, &claimed);
+        // With what was claimed counted: whoever fills the host alone has nobody to make room for.
+        let is_full = claimed.len() >= room as usize;
+        inner.held.wait_with(self.known.due().filter(|_| is_full));
+        // Where one line gave nothing, another may.
+        let is_all = claimed.is_empty() && self.known.due().next().is_none();
+        let looked = if is_all { Looked::Nothing } else { Looked::Found };
+        begin(&inner, claimed, held).await;
+        self.foresee(&exhausted).await?;
+        Ok(looked)
+    }
+
+    /// Finds out when lines become due again that have nothing due now.
+    async fn foresee(&mut self, exhausted: &[Queue]) -> Result<(), StoreError> {
+        if exhausted.is_empty() {
+            return Ok(());
+        }
+        let next = self.inner.store.next_of(exhausted).await?;
+        let now = Instant::now();
+        for (queue, next_in) in exhausted.iter().zip(next) {
+            self.known.foresee(*queue, next_in, now);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is room for at least one more step. Meanwhile it looks whose work waits, so that those who have
+    /// their share make room between two steps of a run.
+    async fn wait_for_room(&mut self) -> u32 {
+        let mut looks = interval_at(Instant::now() + LOOK_WHILE_FULL_EVERY, LOOK_WHILE_FULL_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let inner = Arc::clone(&self.inner);
+        loop {
+            let change = inner.held.change();
+            let held = u32::try_from(inner.held.len()).unwrap_or(u32::MAX);
+            let room = inner.config.in_flight_max.saturating_sub(held);
+            if room > 0 {
+                return room;
+            }
+            tokio::select! {
+                () = change => {}
+                _ = looks.tick() => match self.learn().await {
+                    Ok(()) => inner.held.wait_with(self.known.due()),
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "due steps could not be looked for");
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Begins executions of what was claimed.
+async fn begin(inner: &Arc<Inner>, claimed: Vec<Claimed>, held: Vec<CancellationToken>) {
     let mut runs = runs(inner, &claimed).await;
     for (step, lost) in claimed.into_iter().zip(held) {
         let key = (step.run, step.place.iteration.clone());
         let (inner, run) = (Arc::clone(inner), runs.remove(&key));
         tokio::spawn(async move { execute::run(&inner, step, run, lost).await });
     }
-    // What is due and not claimable here (a block that only other hosts can run) must not spin this loop.
-    Ok(Looked { took_all, next_in: if took_all { None } else { due.next_in } })
 }
 
 /// What is to be known of the runs of these steps, read at once. What is not here, the execution reads by itself.
@@ -104,39 +233,4 @@ async fn runs(inner: &Inner, claimed: &[Claimed]) -> HashMap<(RunId, Vec<u32>), 
         );
         HashMap::new()
     })
-}
-
-/// Waits until there is room for at least one more step. Meanwhile it looks whose work waits, so that tenants who have their
-/// share make room between two steps of a run.
-async fn wait_for_room(inner: &Inner) -> u32 {
-    let mut looks = interval_at(Instant::now() + LOOK_WHILE_FULL_EVERY, LOOK_WHILE_FULL_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let change = inner.held.change();
-        let held = u32::try_from(inner.held.len()).unwrap_or(u32::MAX);
-        let room = inner.config.in_flight_max.saturating_sub(held);
-        if room > 0 {
-            return room;
-        }
-        tokio::select! {
-            () = change => {}
-            _ = looks.tick() => match inner.store.due().await {
-                Ok(due) => inner.held.wait_with(fewest(&shares(inner, &due.tenants))),
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "due steps could not be looked for");
-                }
-            },
-        }
-    }
-}
-
-fn shares(inner: &Inner, tenants: &[TenantId]) -> Vec<Due> {
-    let held = inner.held.by_tenant();
-    let share =
-        |tenant: &TenantId| Due { tenant: *tenant, in_flight: held.get(tenant).copied().unwrap_or(0) };
-    tenants.iter().map(share).collect()
-}
-
-fn fewest(shares: &[Due]) -> Option<u32> {
-    shares.iter().map(|share| share.in_flight).min()
 }

@@ -137,8 +137,9 @@ fn in_turns(events: &[HeldEvent]) -> Vec<Vec<&HeldEvent>> {
 }
 
 async fn admit_all(inner: &Inner, event: &HeldEvent, bindings: &[Binding]) -> Result<(), LoadError> {
+    let mut refused = vec![];
     for of_one_workflow in bindings.chunk_by(|one, next| one.workflow == next.workflow) {
-        admit::event(inner, event, of_one_workflow).await?;
+        refused.extend(admit::event(inner, event, of_one_workflow).await?);
     }
-    Ok(())
+    Ok(inner.store.refuse(refused).await?)
 }

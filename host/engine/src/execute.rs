@@ -51,7 +51,7 @@ pub(crate) async fn run(
         let next = one(inner, &step, &lost, known.take(), &mut state).await;
         // Held before the old lease is let go, so that a host that stops sees the chain.
         current = next.map(|next| {
-            let lost = inner.held.add(next.fence);
+            let lost = inner.held.add(next.fence, next.queue());
             (next, lost)
         });
     }

@@ -1,10 +1,11 @@
-//! The steps that this host holds, and the renewal of their leases.
+//! The steps that this host holds, whose they are, and the renewal of their leases.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use counterfoil_domain::fair_share::{Contender, Due, Queue};
 use counterfoil_domain::id::{LeaseId, TenantId};
+use counterfoil_store::share::Shares;
 use counterfoil_store::step::Fence;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -12,70 +13,153 @@ use tokio_util::sync::CancellationToken;
 use crate::Inner;
 
 /// Leases held, with the switch that ends their executions.
-#[derive(Debug)]
+///
+/// What is in flight is counted here and nowhere else: a host that dies takes its count with it, and holds nobody's place.
+#[derive(Debug, Default)]
 pub(crate) struct Held {
-    leases: Mutex<HashMap<LeaseId, (Fence, CancellationToken)>>,
+    state: Mutex<State>,
     changed: Notify,
-    /// Fewest steps that a tenant holds of those whose work waits for room; the largest number if none waits.
-    fewest_waiting: AtomicU32,
 }
 
-impl Default for Held {
-    fn default() -> Self {
-        Self {
-            leases: Mutex::default(),
-            changed: Notify::default(),
-            fewest_waiting: AtomicU32::new(u32::MAX),
+#[derive(Debug, Default)]
+struct State {
+    leases: HashMap<LeaseId, Lease>,
+    tenants: HashMap<TenantId, u32>,
+    queues: HashMap<Queue, u32>,
+    shares: Arc<Shares>,
+    waiting: Waiting,
+}
+
+#[derive(Debug)]
+struct Lease {
+    fence: Fence,
+    queue: Queue,
+    lost: CancellationToken,
+}
+
+/// What those would have with one place more who wait for room: the least of them.
+#[derive(Debug, Default)]
+struct Waiting {
+    tenants: Option<u64>,
+    workflows: HashMap<TenantId, u64>,
+}
+
+impl State {
+    fn let_go(&mut self, lease: LeaseId) -> Option<Lease> {
+        let gone = self.leases.remove(&lease)?;
+        take_one(&mut self.tenants, gone.queue.tenant);
+        take_one(&mut self.queues, gone.queue);
+        Some(gone)
+    }
+
+    fn in_flight(&self, queue: &Queue) -> (u32, u32) {
+        let tenant = self.tenants.get(&queue.tenant).copied().unwrap_or(0);
+        (tenant, self.queues.get(queue).copied().unwrap_or(0))
+    }
+
+    /// Tenants and workflows as contenders; those of one tenant are one after the other.
+    fn contenders(&self, due: impl Iterator<Item = Queue>) -> Vec<Due> {
+        let mut contenders: Vec<Due> = vec![];
+        for queue in due {
+            let Queue { tenant, workflow } = queue;
+            let (of_tenant, of_queue) = self.in_flight(&queue);
+            if contenders.last().is_none_or(|last| last.tenant.key != tenant) {
+                let share = self.shares.of_tenant(tenant);
+                let tenant = Contender { key: tenant, in_flight: of_tenant, share };
+                contenders.push(Due { tenant, workflows: vec![] });
+            }
+            let share = self.shares.of_workflow(&queue);
+            let workflow = Contender { key: workflow, in_flight: of_queue, share };
+            if let Some(last) = contenders.last_mut() {
+                last.workflows.push(workflow);
+            }
+        }
+        contenders
+    }
+}
+
+fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
+    if let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
 
 impl Held {
-    fn leases(&self) -> MutexGuard<'_, HashMap<LeaseId, (Fence, CancellationToken)>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Holds a lease; the token is cancelled when it is found lost.
-    pub(crate) fn add(&self, fence: Fence) -> CancellationToken {
+    pub(crate) fn add(&self, fence: Fence, queue: Queue) -> CancellationToken {
         let lost = CancellationToken::new();
-        self.leases().insert(fence.lease, (fence, lost.clone()));
+        let mut state = self.state();
+        *state.tenants.entry(queue.tenant).or_default() += 1;
+        *state.queues.entry(queue).or_default() += 1;
+        state.leases.insert(fence.lease, Lease { fence, queue, lost: lost.clone() });
         lost
     }
 
     /// Lets a lease go, and whoever waits for room know.
     pub(crate) fn remove(&self, fence: &Fence) {
-        self.leases().remove(&fence.lease);
+        self.state().let_go(fence.lease);
         self.changed.notify_waiters();
         self.changed.notify_one();
     }
 
     pub(crate) fn fences(&self) -> Vec<Fence> {
-        self.leases().values().map(|(fence, _)| *fence).collect()
+        self.state().leases.values().map(|lease| lease.fence).collect()
     }
 
-    /// How many each tenant has.
-    pub(crate) fn by_tenant(&self) -> HashMap<TenantId, u32> {
-        let mut counts = HashMap::new();
-        for (fence, _) in self.leases().values() {
-            *counts.entry(fence.tenant).or_default() += 1;
+    /// What tenants and workflows may have, from now on.
+    pub(crate) fn share_by(&self, shares: Arc<Shares>) {
+        self.state().shares = shares;
+    }
+
+    /// Who has something due, with what each has in flight and may have.
+    pub(crate) fn contenders(&self, due: impl Iterator<Item = Queue>) -> Vec<Due> {
+        self.state().contenders(due)
+    }
+
+    /// Says whose work waits for room; nobody's if there was room for all.
+    pub(crate) fn wait_with(&self, due: impl Iterator<Item = Queue>) {
+        let mut state = self.state();
+        let mut waiting = Waiting::default();
+        for Due { tenant, workflows } in state.contenders(due) {
+            let least = |one: &Contender<_>| one.share.load(one.in_flight + 1);
+            let may = workflows.iter().filter(|one| one.share.room(one.in_flight) > 0);
+            let Some(workflow) = may.map(least).min() else { continue };
+            waiting.workflows.insert(tenant.key, workflow);
+            if tenant.share.room(tenant.in_flight) > 0 {
+                let load = tenant.share.load(tenant.in_flight + 1);
+                waiting.tenants = Some(waiting.tenants.map_or(load, |least| least.min(load)));
+            }
         }
-        counts
+        state.waiting = waiting;
     }
 
-    /// Says what the tenant holds that has fewest of those whose work waits for room; none if there was room for all.
-    pub(crate) fn wait_with(&self, fewest: Option<u32>) {
-        self.fewest_waiting.store(fewest.unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-
-    /// Whether a tenant has its share, and another one waits that has less: then its next step has to wait its turn.
-    pub(crate) fn has_its_share(&self, tenant: TenantId) -> bool {
-        let fewest = self.fewest_waiting.load(Ordering::Relaxed);
-        fewest < u32::MAX
-            && self.by_tenant().get(&tenant).is_some_and(|held| *held > fewest.saturating_add(1))
+    /// Whether a step's line has its share, and another one waits that has less: then the next step of its run has to wait
+    /// its turn. So it does where the line is beyond its cap.
+    pub(crate) fn has_its_share(&self, queue: &Queue) -> bool {
+        let state = self.state();
+        let (of_tenant, of_queue) = state.in_flight(queue);
+        let tenant = state.shares.of_tenant(queue.tenant);
+        let workflow = state.shares.of_workflow(queue);
+        let is_beyond = |most: Option<u32>, held| most.is_some_and(|most| held > most);
+        let waits = |least: Option<u64>, load: u64| least.is_some_and(|least| load >= least);
+        is_beyond(tenant.in_flight_max, of_tenant)
+            || is_beyond(workflow.in_flight_max, of_queue)
+            || waits(state.waiting.tenants, tenant.load(of_tenant.saturating_sub(1)))
+            || waits(
+                state.waiting.workflows.get(&queue.tenant).copied(),
+                workflow.load(of_queue.saturating_sub(1)),
+            )
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.leases().len()
+        self.state().leases.len()
     }
 
     /// Waits until a lease has been let go.
@@ -95,9 +179,9 @@ impl Held {
     }
 
     fn lose_all_but(&self, asked: &[Fence], still_held: &[LeaseId]) {
-        let mut leases = self.leases();
+        let mut state = self.state();
         for fence in asked.iter().filter(|fence| !still_held.contains(&fence.lease)) {
-            if let Some((fence, lost)) = leases.remove(&fence.lease) {
+            if let Some(Lease { fence, lost, .. }) = state.let_go(fence.lease) {
                 tracing::warn!(step = %fence.step, "the lease of a step was lost while it ran");
                 lost.cancel();
             }

@@ -12,6 +12,7 @@ mod emit_node;
 mod execute;
 mod held;
 mod http_node;
+mod known;
 mod listen;
 mod prepare;
 mod settle;

@@ -235,7 +235,7 @@ pub(crate) fn settlement(inner: &Inner, step: &Claimed, state: &RunState, ending
             is_child: state.context.depth > 0,
         },
         open: next.open.into_iter().map(Into::into).collect(),
-        keep: (!inner.stopping.is_cancelled() && !inner.held.has_its_share(step.fence.tenant))
+        keep: (!inner.stopping.is_cancelled() && !inner.held.has_its_share(&step.queue()))
             .then_some((inner.config.host, inner.config.lease)),
         end: next.end.map(Into::into),
     }

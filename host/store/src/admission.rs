@@ -1,15 +1,19 @@
 //! What comes in becomes a run, or a refusal with its reason, once.
 
+mod refusal;
 mod together;
 
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{EventId, RunId, TenantId, WorkflowId, WorkflowVersionId};
+use counterfoil_domain::id::{RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 
+pub use self::refusal::Refusal;
+pub(crate) use self::refusal::flush_refusals;
+use self::refusal::{insert_refusals, of};
 pub(crate) use self::together::{Together, flush_admissions};
 
 use crate::container::insert_containers;
@@ -81,9 +85,7 @@ impl Store {
             match admitted {
                 // Its own run stands there already where the answer to an earlier commit was lost.
                 Some(Admitted::Started(run) | Admitted::Exists(run)) if run == admission.run => {
-                    if !admission.open.is_empty() {
-                        self.wake();
-                    }
+                    self.wake_admitted(admission);
                     return Ok(Admitted::Started(run));
                 }
                 Some(admitted) => return Ok(admitted),
@@ -92,20 +94,6 @@ impl Store {
             admitted = alone(self.pool(), admission).await?;
         }
         Err(StoreError::Unstorable("an admission whose place is taken by nobody"))
-    }
-
-    /// Keeps the reason why an event does not start a workflow. What is known of the two already stays.
-    pub async fn refuse(
-        &self,
-        tenant: TenantId,
-        event: EventId,
-        workflow: WorkflowId,
-        version: WorkflowVersionId,
-        code: Code,
-        detail: &str,
-    ) -> Result<(), StoreError> {
-        let mut connection = self.pool().acquire().await?;
-        insert_refusal(&mut connection, tenant, event, workflow, version, code, detail).await
     }
 }
 
@@ -127,8 +115,7 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
     }
     if let Some((code, detail)) = refusal(admission, &before) {
         if let Trigger::Event { event, .. } = admission.trigger {
-            let Admission { tenant, workflow, version, .. } = *admission;
-            insert_refusal(&mut tx, tenant, event, workflow, version, code, &detail).await?;
+            insert_refusals(&mut tx, &[of(admission, event, code, detail.clone())]).await?;
         }
         tx.commit().await?;
         return Ok(Some(Admitted::Refused { code, detail }));
@@ -260,8 +247,8 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
              ON CONFLICT DO NOTHING
              RETURNING run_id
          ), opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-             SELECT run.tenant_id, s.id, run.id, run.id, s.node, s.iteration::int[], s.wait, s.block,
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt)
+             SELECT run.tenant_id, s.id, run.id, $3, run.id, s.node, s.iteration::int[], s.wait, s.block,
                  CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END
              FROM run CROSS JOIN UNNEST(
                  $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[], $22::timestamptz[]
@@ -296,29 +283,4 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
     .fetch_one(&mut **tx)
     .await?;
     Ok(inserted.whole)
-}
-
-async fn insert_refusal(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    event: EventId,
-    workflow: WorkflowId,
-    version: WorkflowVersionId,
-    code: Code,
-    detail: &str,
-) -> Result<(), StoreError> {
-    sqlx::query!(
-        "INSERT INTO deliveries (tenant_id, event_id, workflow_id, version_id, refusal, detail)
-         VALUES ($1, $2, $3, $4, $5, $6)
-         ON CONFLICT DO NOTHING",
-        tenant.0,
-        event.0,
-        workflow.0,
-        version.0,
-        code.name(),
-        detail,
-    )
-    .execute(&mut *connection)
-    .await?;
-    Ok(())
 }

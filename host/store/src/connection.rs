@@ -34,6 +34,8 @@ pub struct Connection {
     pub abilities: Value,
     /// How often it may be used; without one, as often as anybody likes.
     pub rate: Option<Rate>,
+    /// Calls that one host may have under way at once; without one, as many as there are.
+    pub in_flight_max: Option<u32>,
     /// Its secrets, sealed, by name.
     pub secrets: Vec<SealedSecret>,
     /// When it was set, by the database's clock.
@@ -53,6 +55,8 @@ pub struct NewConnection {
     pub abilities: Value,
     /// How often it may be used.
     pub rate: Option<Rate>,
+    /// Calls that one host may have under way at once.
+    pub in_flight_max: Option<u32>,
     /// What becomes of its secrets.
     pub secrets: SecretChanges,
 }
@@ -76,6 +80,7 @@ struct Columns {
     calls: Option<i32>,
     per_ms: Option<i32>,
     burst: Option<i32>,
+    in_flight_max: Option<i32>,
     secret_names: Vec<String>,
     secret_keys: Vec<String>,
     secrets: Vec<Vec<u8>>,
@@ -101,6 +106,10 @@ impl TryFrom<Columns> for Connection {
             allowed_hosts: columns.allowed_hosts,
             abilities: columns.abilities,
             rate,
+            in_flight_max: columns
+                .in_flight_max
+                .map(|most| value::count(&row, "in_flight_max", most))
+                .transpose()?,
             secrets,
             updated_at: columns.updated_at,
             name: columns.name,
@@ -118,15 +127,17 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut tx = begin(self.pool()).await?;
         sqlx::query!(
-            "INSERT INTO connections (tenant_id, name, base_url, allowed_hosts, abilities)
-             VALUES ($1, $2, $3, $4, $5)
+            "INSERT INTO connections (tenant_id, name, base_url, allowed_hosts, abilities, in_flight_max)
+             VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT (tenant_id, name) DO UPDATE SET base_url = excluded.base_url,
-                 allowed_hosts = excluded.allowed_hosts, abilities = excluded.abilities, updated_at = now()",
+                 allowed_hosts = excluded.allowed_hosts, abilities = excluded.abilities,
+                 in_flight_max = excluded.in_flight_max, updated_at = now()",
             tenant.0,
             connection.name,
             connection.base_url,
             &connection.allowed_hosts,
             Exact(&connection.abilities) as Exact<'_>,
+            connection.in_flight_max.map(u32::cast_signed),
         )
         .execute(&mut *tx)
         .await?;
@@ -139,7 +150,7 @@ impl Store {
         audit(&mut tx, tenant, actor, "connection.set", None, None, &detail).await?;
         tx.commit().await?;
         if rate_has_changed {
-            self.wake();
+            self.wake_tenant(tenant);
         }
         Ok(())
     }
@@ -148,7 +159,7 @@ impl Store {
     pub async fn connections(&self, tenant: TenantId) -> Result<Vec<Connection>, StoreError> {
         let connections = sqlx::query_as!(
             Columns,
-            r#"SELECT c.name, c.base_url, c.allowed_hosts, c.abilities, c.updated_at,
+            r#"SELECT c.name, c.base_url, c.allowed_hosts, c.abilities, c.in_flight_max, c.updated_at,
                  r.calls AS "calls?", r.per_ms AS "per_ms?", r.burst,
                  ARRAY(SELECT s.name FROM connection_secrets s
                        WHERE s.tenant_id = c.tenant_id AND s.connection = c.name ORDER BY s.name) AS "secret_names!",

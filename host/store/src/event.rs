@@ -90,7 +90,7 @@ impl Store {
         )
         .execute(self.pool())
         .await?;
-        self.wake();
+        self.wake_outbox();
         Ok(())
     }
 

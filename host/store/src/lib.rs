@@ -35,6 +35,7 @@ pub mod page;
 pub mod receipt;
 pub mod run;
 pub mod settle;
+pub mod share;
 pub mod step;
 mod stored;
 pub mod tenant;
@@ -50,7 +51,7 @@ pub mod workflow;
 pub use self::error::StoreError;
 pub use self::page::Page;
 
-use self::admission::Admission;
+use self::admission::{Admission, Refusal};
 use self::gather::Gather;
 use self::receipt::{Flushed, Wanted};
 use self::settle::{Settlement, Together};
@@ -99,6 +100,7 @@ struct Inner {
     waker: Waker,
     connections: Gather<connection::Named, connection::Read>,
     admissions: Gather<Admission, admission::Together>,
+    refusals: Gather<Vec<Refusal>, bool>,
     dispatches: Gather<Wanted, Flushed>,
     settlements: Gather<Settlement, Together>,
 }
@@ -151,6 +153,7 @@ impl Store {
             )),
             connections: Gather::start(connection::flush_reads(pool_of_writers.clone())),
             admissions: Gather::start(admission::flush_admissions(pool_of_writers.clone())),
+            refusals: Gather::start(admission::flush_refusals(pool_of_writers.clone())),
             pool: pool_of_writers,
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
             reads: pool(READ_CONNECTIONS_MAX).connect_lazy_with(limited),

@@ -1,15 +1,18 @@
 //! Open steps: who may work on them, and until when.
 
 mod claim;
+mod due;
 mod leave;
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use counterfoil_domain::id::{Digest, LeaseId, Place, RunId, StepId, TenantId};
+use counterfoil_domain::fair_share::Queue;
+use counterfoil_domain::id::{Digest, LeaseId, Place, RunId, StepId, TenantId, WorkflowId};
 use uuid::Uuid;
 
-pub use self::claim::{ClaimRequest, Due};
+pub use self::claim::{ClaimRequest, Take};
+pub use self::due::Line;
 pub(crate) use self::leave::{Leave, leave};
 
 use crate::error::Row;
@@ -55,6 +58,8 @@ pub struct Claimed {
     pub fence: Fence,
     /// The run it belongs to.
     pub run: RunId,
+    /// The workflow that the run is one of.
+    pub workflow: WorkflowId,
     /// Where in the work it is.
     pub place: Place,
     /// Which try, from 1.
@@ -69,6 +74,8 @@ pub struct Claimed {
     pub first_started_at: DateTime<Utc>,
     /// From when on another host may claim it.
     pub lease_expires_at: DateTime<Utc>,
+    /// From when on this execution could have begun.
+    pub due_at: DateTime<Utc>,
     /// When it became part of the run.
     pub queued_at: DateTime<Utc>,
     /// No execution of it came before this one, in its run.
@@ -76,6 +83,11 @@ pub struct Claimed {
 }
 
 impl Claimed {
+    /// The line that it waited in.
+    pub const fn queue(&self) -> Queue {
+        Queue { tenant: self.fence.tenant, workflow: self.workflow }
+    }
+
     /// Whether nothing of its place has been executed before, in any run of its lineage.
     pub fn is_first_of_lineage(&self) -> bool {
         self.is_first && self.run.0 == self.place.lineage.0
@@ -87,6 +99,7 @@ pub(crate) struct ClaimedRow {
     pub(crate) tenant_id: Uuid,
     pub(crate) id: Uuid,
     pub(crate) run_id: Uuid,
+    pub(crate) workflow_id: Uuid,
     pub(crate) lineage: Uuid,
     pub(crate) node: String,
     pub(crate) iteration: Vec<i32>,
@@ -97,6 +110,7 @@ pub(crate) struct ClaimedRow {
     pub(crate) lease_id: Uuid,
     pub(crate) first_started_at: DateTime<Utc>,
     pub(crate) vt: DateTime<Utc>,
+    pub(crate) due_at: DateTime<Utc>,
     pub(crate) queued_at: DateTime<Utc>,
     pub(crate) is_first: bool,
 }
@@ -111,6 +125,7 @@ impl TryFrom<ClaimedRow> for Claimed {
         Ok(Self {
             fence: Fence { tenant: columns.tenant_id.into(), step, lease: columns.lease_id.into() },
             run: columns.run_id.into(),
+            workflow: columns.workflow_id.into(),
             place: Place {
                 lineage: columns.lineage.into(),
                 node: columns.node,
@@ -122,6 +137,7 @@ impl TryFrom<ClaimedRow> for Claimed {
             block: columns.block.map(digest).transpose()?,
             first_started_at: columns.first_started_at,
             lease_expires_at: columns.vt,
+            due_at: columns.due_at,
             queued_at: columns.queued_at,
             is_first: columns.is_first,
         })
@@ -234,8 +250,8 @@ impl Store {
     pub async fn hand_back(&self, fence: &Fence, delay: Duration) -> Result<bool, StoreError> {
         let mut connection = self.pool().acquire().await?;
         let gone = leave(&mut connection, fence, &Leave::hand_back(delay, None, false)).await?;
-        if gone && delay.is_zero() {
-            self.wake();
+        if gone {
+            self.wake_tenant(fence.tenant);
         }
         Ok(gone)
     }

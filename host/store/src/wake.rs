@@ -1,19 +1,28 @@
-//! Wake-ups: a hint that steps or events may be due, so that nobody has to wait for the next poll.
+//! Wake-ups: a hint that steps or events may be due, and whose, so that nobody has to wait for the next poll.
 //!
 //! In this process they go through a channel. Other processes hear of them by NOTIFY, which is sent from a connection of
 //! its own, outside every transaction that does work, and at most once in [`NOTIFY_INTERVAL`]: a NOTIFY inside a commit
 //! makes all commits wait for one another. Everything is right with every wake-up lost.
 
+mod mark;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use counterfoil_domain::fair_share::Queue;
+use counterfoil_domain::id::TenantId;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use self::mark::Mark;
+pub use self::mark::{Marked, Marks};
+use crate::admission::Admission;
+use crate::step::Wait;
 use crate::{Store, StoreError};
 
 const CHANNEL: &str = "counterfoil";
@@ -23,6 +32,8 @@ const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
 const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(200);
 /// A database that is down, or ends each connection at once, is not helped by being asked all the time.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(30);
+/// Marks that a slow reader may be behind; beyond them it is told that everybody may have work.
+const MARKS_KEPT: usize = 4_096;
 
 /// Hears of wake-ups.
 #[derive(Debug, Clone)]
@@ -38,31 +49,85 @@ impl Wakes {
     }
 }
 
-/// The sending side: one channel for everybody here, and one for what the other processes must hear of.
+/// The sending side: channels for everybody here, and what the other processes must hear of.
 #[derive(Debug)]
 pub(crate) struct Waker {
     here: watch::Sender<()>,
+    marks: broadcast::Sender<Mark>,
     elsewhere: watch::Sender<()>,
+    unsent: Mutex<Marked>,
     /// By which a process knows its own notifications.
     process: Uuid,
 }
 
 impl Waker {
     pub(crate) fn new() -> Self {
-        Self { here: watch::Sender::new(()), elsewhere: watch::Sender::new(()), process: Uuid::now_v7() }
+        Self {
+            here: watch::Sender::new(()),
+            marks: broadcast::Sender::new(MARKS_KEPT),
+            elsewhere: watch::Sender::new(()),
+            unsent: Mutex::default(),
+            process: Uuid::now_v7(),
+        }
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Marked> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, mark: Option<Mark>) {
+        if let Some(mark) = mark {
+            self.unsent().add(mark);
+            // Nobody here may claim, and then nobody has to hear.
+            let _ = self.marks.send(mark);
+        }
+        self.here.send_replace(());
+        self.elsewhere.send_replace(());
+    }
+
+    fn tell_here(&self, marked: &Marked) {
+        for mark in marked.marks() {
+            let _ = self.marks.send(mark);
+        }
+        self.here.send_replace(());
     }
 }
 
 impl Store {
-    /// Says that steps or events may be due.
+    /// Says that anybody's steps or events may be due.
     pub fn wake(&self) {
-        self.inner.waker.here.send_replace(());
-        self.inner.waker.elsewhere.send_replace(());
+        self.inner.waker.tell(Some(Mark::All));
+    }
+
+    /// Says that events may be pending.
+    pub(crate) fn wake_outbox(&self) {
+        self.inner.waker.tell(None);
+    }
+
+    /// Says that steps of a tenant are due, or will be.
+    pub(crate) fn wake_tenant(&self, tenant: TenantId) {
+        self.inner.waker.tell(Some(Mark::Tenant(tenant)));
+    }
+
+    /// Says what an admission has opened.
+    pub(crate) fn wake_admitted(&self, admission: &Admission) {
+        let Admission { tenant, workflow, open, .. } = admission;
+        if open.is_empty() {
+            return;
+        }
+        let is_ready = open.iter().all(|step| step.wait == Wait::Ready && step.delay.is_zero());
+        let queue = Queue { tenant: *tenant, workflow: *workflow };
+        self.inner.waker.tell(Some(if is_ready { Mark::Queue(queue) } else { Mark::Tenant(*tenant) }));
     }
 
     /// Hears of every wake-up from now on.
     pub fn wakes(&self) -> Wakes {
         Wakes(self.inner.waker.here.subscribe())
+    }
+
+    /// Hears from now on whose steps may be due.
+    pub fn marks(&self) -> Marks {
+        Marks::new(self.inner.waker.marks.subscribe())
     }
 
     /// Carries wake-ups between processes until `cancel`. Without it each process lives by its own and by polling.
@@ -95,7 +160,7 @@ impl Store {
         let mut notifier = self.inner.options.connect().await?;
         debug!("listening for wake-ups");
         // What was said while nobody listened is unknown.
-        self.inner.waker.here.send_replace(());
+        self.inner.waker.tell_here(&Marked::everybody());
         tokio::select! {
             failed = self.receive(&mut listener) => failed,
             failed = self.send(&mut notifier) => failed,
@@ -106,20 +171,26 @@ impl Store {
         let own = self.inner.waker.process.to_string();
         loop {
             let notification = listener.try_recv().await?.ok_or_else(closed)?;
-            if notification.payload() != own {
-                self.inner.waker.here.send_replace(());
+            match notification.payload().split_once(' ') {
+                Some((process, marked)) if process != own => {
+                    self.inner.waker.tell_here(&Marked::from_text(marked));
+                }
+                Some(_) => {}
+                None => self.inner.waker.tell_here(&Marked::everybody()),
             }
         }
     }
 
     async fn send(&self, notifier: &mut PgConnection) -> Result<std::convert::Infallible, StoreError> {
-        let own = self.inner.waker.process.to_string();
-        let mut elsewhere = self.inner.waker.elsewhere.subscribe();
+        let waker = &self.inner.waker;
+        let mut elsewhere = waker.elsewhere.subscribe();
         loop {
             if elsewhere.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            sqlx::query!("SELECT pg_notify($1, $2)", CHANNEL, own).execute(&mut *notifier).await?;
+            let marked = std::mem::take(&mut *waker.unsent());
+            let payload = format!("{} {}", waker.process, marked.to_text());
+            sqlx::query!("SELECT pg_notify($1, $2)", CHANNEL, payload).execute(&mut *notifier).await?;
             tokio::time::sleep(NOTIFY_INTERVAL).await;
         }
     }

@@ -4,6 +4,7 @@ mod read;
 mod save;
 
 use chrono::{DateTime, Utc};
+use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::{WorkflowId, WorkflowVersionId};
 use serde_json::Value;
 
@@ -102,6 +103,8 @@ pub struct WorkflowView {
     pub name: String,
     /// It is paused.
     pub paused: bool,
+    /// What it may have of its tenant's room.
+    pub share: Share,
     /// Number of the active version.
     pub active: Option<u32>,
     /// Its versions, the newest first.

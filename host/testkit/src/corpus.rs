@@ -50,7 +50,14 @@ pub async fn capture(database: &TestDatabase) -> anyhow::Result<Value> {
     Ok(Value::Object(tables))
 }
 
-/// Writes rows that were captured. Columns that did not exist then have their defaults.
+/// What a migration fills in, in rows that were captured before it: table, column, and its value.
+const FILLED: &[(&str, &str, &str)] = &[(
+    "open_steps",
+    "workflow_id",
+    "(SELECT r.workflow_id FROM open_runs r WHERE r.tenant_id = old.tenant_id AND r.run_id = old.run_id)",
+)];
+
+/// Writes rows that were captured. Columns that did not exist then have what their migration fills in, or their defaults.
 ///
 /// # Errors
 /// The database refuses: a later version does not take what an earlier one wrote.
@@ -59,10 +66,17 @@ pub async fn restore(database: &TestDatabase, captured: &Value) -> anyhow::Resul
     for table in TABLES {
         let rows = &captured[*table];
         let Some(first) = rows.get(0).and_then(Value::as_object) else { continue };
-        let columns = first.keys().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
-        let values = first.keys().map(|column| value(column)).collect::<Vec<_>>().join(", ");
+        let filled = FILLED.iter().filter(|(of, column, _)| of == table && !first.contains_key(*column));
+        let (mut columns, mut values): (Vec<_>, Vec<_>) =
+            first.keys().map(|column| (format!("\"{column}\""), value(column))).unzip();
+        for (_, column, value) in filled {
+            columns.push((*column).into());
+            values.push((*value).into());
+        }
+        let (columns, values) = (columns.join(", "), values.join(", "));
         let insert = format!(
-            "INSERT INTO {table} ({columns}) SELECT {values} FROM json_populate_recordset(NULL::{table}, $1::text::json)"
+            "INSERT INTO {table} ({columns})
+             SELECT {values} FROM json_populate_recordset(NULL::{table}, $1::text::json) old"
         );
         sqlx::query(AssertSqlSafe(insert))
             .bind(rows.to_string())

@@ -12,7 +12,7 @@ use counterfoil_store::admission::{Admission, Admitted};
 use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::NewStep;
-use counterfoil_store::step::{ClaimRequest, Claimed, Wait};
+use counterfoil_store::step::{ClaimRequest, Claimed, Take, Wait};
 use counterfoil_store::{Store, StoreConfig};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -64,6 +64,7 @@ impl Work {
             allowed_hosts: vec![host],
             abilities,
             rate: None,
+            in_flight_max: None,
             secrets: SecretChanges::default(),
         };
         self.set_connection(&connection).await
@@ -118,10 +119,12 @@ impl Work {
     /// # Errors
     /// None is due.
     pub async fn claim(&self, lease: Duration) -> anyhow::Result<Claimed> {
+        let lines = self.store.due_of(&[self.tenant]).await?;
+        let due = lines.iter().find(|line| line.due_since.is_some()).context("no step is due")?;
         let request = ClaimRequest {
             host: HostId(Uuid::now_v7()),
             lease,
-            tenants: vec![(self.tenant, 1)],
+            takes: vec![Take::of(due.queue, 1)],
             without: vec![],
         };
         self.store.claim(&request).await?.pop().context("no step is due")

@@ -15,6 +15,7 @@ pub(crate) mod events;
 pub(crate) mod keys;
 pub(crate) mod operations;
 pub(crate) mod runs;
+pub(crate) mod share;
 pub(crate) mod timeline;
 pub(crate) mod workers;
 pub(crate) mod workflows;

@@ -251,7 +251,7 @@ fn resolve(provider: &str) -> anyhow::Result<()> {
     run: id workflow version state record trigger admitted_at ended_at
     effect: id run workflow node iteration slot dispatch_number kind safety connection state summary reason prepared_at dispatched_at answered_at absence_known_at
     workflow: id name paused active newest
-    connection: name base_url allowed_hosts abilities rate secrets updated_at
+    connection: name base_url allowed_hosts abilities rate in_flight_max secrets updated_at
     block: none
     key: id prefix scope label created_at revoked_at
     "#);

@@ -11,6 +11,7 @@ use counterfoil_domain::receipt::{
 use counterfoil_domain::step::Stop;
 use counterfoil_store::settle::{OwnWrite, Swap};
 
+use super::connection::Limits;
 use super::{Inner, Sendable, database, transition};
 use crate::client::SendWindow;
 use crate::execution::{Execution, Placed};
@@ -36,8 +37,9 @@ impl Inner {
         sendable: Sendable,
         prepared: &Prepared,
     ) -> Result<EffectReply, Stop> {
-        let Sendable { receipt, window } = sendable;
+        let Sendable { receipt, window, place } = sendable;
         let exchanged = self.exchange(prepared, &receipt.request, &window).await;
+        drop(place);
         self.faults.reach(Site::BeforeAnswerRecorded);
         let older_unknown = {
             let progress = execution.progress();
@@ -222,16 +224,21 @@ impl Inner {
         &self,
         execution: &Execution,
         prepared: &Prepared,
-        limited_by: Option<&str>,
+        mut limits: Limits<'_>,
     ) -> Result<EffectReply, Stop> {
         if prepared.facts.safety != Safety::ReadOnly {
             let message = "a block that is asked what became of an effect may look, and change nothing";
             return Ok(EffectReply::Failed(EffectFailure::Denied(message.into())));
         }
-        if let (Ok(Act::Exchange(_)), Some(connection)) = (&prepared.act, limited_by) {
-            self.wait_for_room(execution, connection).await?;
+        let mut place = None;
+        if matches!(prepared.act, Ok(Act::Exchange(_))) {
+            place = self.take_place(execution, &mut limits)?;
+            if let Some(connection) = limits.rate {
+                self.wait_for_room(execution, connection).await?;
+            }
         }
         let (_, recorded) = self.look(prepared).await?;
+        drop(place);
         Ok(recorded.into_reply())
     }
 

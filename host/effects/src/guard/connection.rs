@@ -1,12 +1,13 @@
 //! The connection that a call goes through: what it declares, its secrets, and the room within its rate.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use counterfoil_domain::connection::Abilities;
 use counterfoil_domain::id::TenantId;
 use counterfoil_domain::step::Stop;
 use counterfoil_store::connection::{Connection, Room};
 
+use super::place::Place;
 use super::{Inner, database};
 use crate::execution::Execution;
 use crate::secrets::Opened;
@@ -24,7 +25,44 @@ pub(super) struct Through {
     pub(super) secrets: Opened,
 }
 
+/// What limits the calls through a connection, with its name; each is asked for once a call.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Limits<'a> {
+    /// It has a rate.
+    pub(super) rate: Option<&'a str>,
+    /// Calls that may be under way at once.
+    pub(super) in_flight: Option<(&'a str, u32)>,
+}
+
 impl Inner {
+    /// Takes a place among the calls that may be under way, if they are limited.
+    pub(super) fn take_place(
+        &self,
+        execution: &Execution,
+        limits: &mut Limits<'_>,
+    ) -> Result<Option<Place>, Stop> {
+        let Some((connection, most)) = limits.in_flight.take() else { return Ok(None) };
+        let tenant = execution.context.fence.tenant;
+        match self.places.take(tenant, connection, most, Instant::now()) {
+            Ok(place) => Ok(Some(place)),
+            Err(wait) => Err(no_room(wait)),
+        }
+    }
+
+    /// Takes a place among the calls under way, and room within the rate, where they are limited.
+    pub(super) async fn take_room_and_place(
+        &self,
+        execution: &Execution,
+        limits: &mut Limits<'_>,
+    ) -> Result<Option<Place>, Stop> {
+        // The place first: it is given back, and room within a rate is not.
+        let place = self.take_place(execution, limits)?;
+        if let Some(connection) = limits.rate.take() {
+            self.take_room(execution, connection).await?;
+        }
+        Ok(place)
+    }
+
     /// Reads a connection. None if the tenant has none of that name.
     pub(super) async fn through(&self, tenant: TenantId, name: &str) -> Result<Option<Through>, Stop> {
         let found = self.store.connection(tenant, name).await.map_err(database)?;
@@ -61,12 +99,13 @@ impl Inner {
         let fence = &execution.context.fence;
         match self.store.take_room(fence.tenant, connection, fence).await.map_err(database)? {
             Room::Free => Ok(()),
-            Room::Full { wait } => {
-                // Rounded up: a step that comes a moment early would have to wait again.
-                let wait_ms =
-                    u64::try_from(wait.min(LOOK_EVERY).as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
-                Err(Stop::NoRoom { wait_ms })
-            }
+            Room::Full { wait } => Err(no_room(wait)),
         }
     }
+}
+
+fn no_room(wait: Duration) -> Stop {
+    // Rounded up: a step that comes a moment early would have to wait again.
+    let wait_ms = u64::try_from(wait.min(LOOK_EVERY).as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
+    Stop::NoRoom { wait_ms }
 }

@@ -65,6 +65,7 @@ fn through(name: &str, secret: &SealedSecret) -> Connection {
         allowed_hosts: vec![],
         abilities: json!({}),
         rate: None,
+        in_flight_max: None,
         secrets: vec![secret.clone()],
         updated_at: chrono::DateTime::UNIX_EPOCH,
     }

@@ -22,6 +22,7 @@ async fn limit(house: &House, name: &str, rate: Option<Rate>) -> anyhow::Result<
         allowed_hosts: vec![house.provider.address().to_string()],
         abilities: json!({}),
         rate,
+        in_flight_max: None,
         secrets: SecretChanges::default(),
     };
     house.work.set_connection(&connection).await

@@ -3,7 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use counterfoil_testkit::provider::Act;
+use counterfoil_domain::fair_share::Share;
+use counterfoil_domain::receipt::Actor;
+use counterfoil_store::connection::{NewConnection, SecretChanges};
+use counterfoil_store::run::RunState;
+use counterfoil_testkit::provider::{Act, Call};
 use serde_json::json;
 
 use crate::house::{House, eventually};
@@ -69,5 +73,96 @@ async fn a_tenant_that_is_alone_keeps_its_places_from_step_to_step() -> anyhow::
     // A step that is kept starts when it becomes part of its run.
     let claimed = "SELECT count(*) FROM settled_steps WHERE node <> 'c0' AND started_at > queued_at";
     assert_eq!(house.work.count(claimed).await?, 0, "no step after the first is claimed anew");
+    Ok(())
+}
+
+/// A burst is a queue of its own: whoever comes late is served after what is under way, within two rounds of the host's room.
+#[tokio::test]
+async fn a_single_run_is_served_within_two_batches_of_a_burst() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house.provider.misbehave(vec![Act { delay_ms: 20, ..Act::default() }; 4_096]);
+    house.workflow(&one_call("busy", "p")).await?;
+    for n in 0..200 {
+        house.start("busy", json!({ "n": n })).await?;
+    }
+    let host = house.host_of(|_| true, Duration::from_secs(20), ROOM)?;
+    first_call(&house, "/busy").await?;
+    house.change_tenant("quiet").await?;
+    house.workflow(&one_call("quiet", "p")).await?;
+    let before = house.provider.calls().len();
+    house.start("quiet", json!({})).await?;
+    let first = first_call(&house, "/quiet").await?;
+    assert!(first - before <= 2 * ROOM as usize, "{} calls came before", first - before);
+    host.stop().await
+}
+
+fn one_call(name: &str, connection: &str) -> String {
+    format!(
+        "name: {name}\nsteps:\n  - c: {{ http: {{ connection: {connection}, method: POST, url: /{name}, body: \"=input\" }} }}\n"
+    )
+}
+
+/// How long the provider takes for a call.
+const CALL_MS: u64 = 40;
+const RUNS: usize = 24;
+
+/// The most calls that were under way at once.
+fn most_at_once(calls: &[Call]) -> usize {
+    let mut times: Vec<u64> = calls.iter().map(|call| call.received_at_ms).collect();
+    times.sort_unstable();
+    // The clock has whole milliseconds.
+    let under_way =
+        |first: &u64| times.iter().filter(|time| (*first..*first + CALL_MS - 2).contains(time)).count();
+    times.iter().map(under_way).max().unwrap_or(0)
+}
+
+/// What a tenant, a workflow and a connection may have under way is all that they have, and all that is due gets done; also
+/// when a host dies whose calls were under way: nobody else counted them.
+#[tokio::test]
+async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
+    const CAP: u32 = 3;
+    let capped = Share { weight: 1, in_flight_max: Some(CAP) };
+    for limit in ["tenant", "workflow", "connection"] {
+        let house = House::new().await?;
+        house.provider.misbehave(vec![Act { delay_ms: CALL_MS, ..Act::default() }; 4_096]);
+        let (store, tenant) = (&house.work.store, house.work.tenant);
+        house.workflow(&one_call("calls", "narrow")).await?;
+        let connection = NewConnection {
+            name: "narrow".into(),
+            base_url: house.provider.url(),
+            allowed_hosts: vec![house.provider.address().to_string()],
+            abilities: json!({}),
+            rate: None,
+            in_flight_max: (limit == "connection").then_some(CAP),
+            secrets: SecretChanges::default(),
+        };
+        house.work.set_connection(&connection).await?;
+        match limit {
+            "tenant" => assert!(store.set_tenant_share("acme", capped, &Actor::Host).await?),
+            "workflow" => assert!(store.set_workflow_share(tenant, "calls", capped, &Actor::Host).await?),
+            _ => {}
+        }
+        let mut runs = vec![];
+        for n in 0..RUNS {
+            runs.push(house.start("calls", json!({ "n": n })).await?);
+        }
+        let dies = house.host_of(|_| true, Duration::from_secs(20), 16)?;
+        house.provider.wait_for_calls(2 * CAP as usize).await?;
+        drop(dies);
+        house.work.let_time_pass().await?;
+        let before = house.provider.calls();
+        assert!(most_at_once(&before) <= CAP as usize, "{limit}: {} at once", most_at_once(&before));
+
+        let _host = house.host_of(|_| true, Duration::from_secs(20), 16)?;
+        let mut succeeded = 0;
+        for run in runs {
+            succeeded += usize::from(house.ended(run).await?.row.state == RunState::Succeeded);
+        }
+        // Those whose calls were under way are a person's turn.
+        assert!(succeeded >= RUNS - CAP as usize, "{limit}: {succeeded} of {RUNS}");
+        let after = house.provider.calls().split_off(before.len());
+        let most = most_at_once(&after);
+        assert!(most <= CAP as usize && most > 1, "{limit}: {most} at once");
+    }
     Ok(())
 }

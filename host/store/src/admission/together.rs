@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::pin::Pin;
 
 use chrono::{DateTime, Utc};
-use counterfoil_domain::code::Code;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::refusal::{insert_refusals, of};
 use super::{Admission, Admitted, Before, alone, is_exclusive, record_lock, refusal};
 use crate::StoreError;
 use crate::container::insert_containers;
@@ -54,7 +54,9 @@ async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>,
         flushed[n] = Some(match (refusal(admission, &before), before.admitted) {
             (_, Some(admitted)) => admitted,
             (Some((code, detail)), None) => {
-                refused.push((admission, code, detail.clone()));
+                if let Trigger::Event { event, .. } = admission.trigger {
+                    refused.push(of(admission, event, code, detail.clone()));
+                }
                 Admitted::Refused { code, detail }
             }
             (None, None) => {
@@ -160,16 +162,6 @@ async fn before(tx: &mut Tx, going: &[(usize, &Admission)]) -> Result<Vec<Before
         .collect()
 }
 
-async fn insert_refusals(tx: &mut Tx, refused: &[(&Admission, Code, String)]) -> Result<(), StoreError> {
-    for (admission, code, detail) in refused {
-        if let Trigger::Event { event, .. } = admission.trigger {
-            let Admission { tenant, workflow, version, .. } = **admission;
-            super::insert_refusal(tx, tenant, event, workflow, version, *code, detail).await?;
-        }
-    }
-    Ok(())
-}
-
 /// Inserts runs with their open steps and deliveries. False if something of one is there already: then the transaction is of
 /// no use any more.
 async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreError> {
@@ -200,12 +192,12 @@ async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreErr
              ON CONFLICT DO NOTHING
              RETURNING run_id
          ), opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-             SELECT s.tenant_id, s.id, s.run_id, s.run_id, s.node, s.iteration::int[], s.wait, s.block,
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt)
+             SELECT s.tenant_id, s.id, s.run_id, s.workflow_id, s.run_id, s.node, s.iteration::int[], s.wait, s.block,
                  CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END FROM UNNEST(
                  $17::uuid[], $18::uuid[], $19::uuid[], $20::text[], $21::text[], $22::text[], $23::interval[],
-                 $24::bytea[], $25::timestamptz[]
-             ) AS s (tenant_id, run_id, id, node, iteration, wait, delay, block, until)
+                 $24::bytea[], $25::timestamptz[], $26::uuid[]
+             ) AS s (tenant_id, run_id, id, node, iteration, wait, delay, block, until, workflow_id)
          )
          SELECT (SELECT count(*) FROM run) = (SELECT count(*) FROM want)
             AND (SELECT count(*) FROM open_run) = (SELECT count(*) FROM want WHERE end_state IS NULL)
@@ -235,6 +227,7 @@ async fn insert(tx: &mut Tx, admissions: &[&Admission]) -> Result<bool, StoreErr
         &open.delays,
         &open.blocks as &[Option<Vec<u8>>],
         &open.untils as &[Option<DateTime<Utc>>],
+        &columns.open_workflows,
     )
     .fetch_one(&mut **tx)
     .await?;
@@ -263,6 +256,7 @@ struct Columns<'a> {
     /// Whose each of the steps in `open` is.
     open_tenants: Vec<Uuid>,
     open_runs: Vec<Uuid>,
+    open_workflows: Vec<Uuid>,
     open: OpenArrays,
 }
 
@@ -291,6 +285,7 @@ impl<'a> Columns<'a> {
             columns.open.extend(admission.run, &admission.open);
             columns.open_tenants.resize(columns.open.ids.len(), admission.tenant.0);
             columns.open_runs.resize(columns.open.ids.len(), admission.run.0);
+            columns.open_workflows.resize(columns.open.ids.len(), admission.workflow.0);
         }
         columns
     }

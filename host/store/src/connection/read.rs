@@ -53,7 +53,8 @@ async fn connections(pool: &PgPool, wanted: &[Named]) -> Result<HashMap<Named, C
     let distinct: BTreeSet<(Uuid, &str)> = wanted.iter().map(|(tenant, name)| (tenant.0, &**name)).collect();
     let (tenants, names): (Vec<Uuid>, Vec<&str>) = distinct.into_iter().unzip();
     let found = sqlx::query!(
-        r#"SELECT c.tenant_id, c.name, c.base_url, c.allowed_hosts, c.abilities, c.updated_at,
+        r#"SELECT c.tenant_id, c.name, c.base_url, c.allowed_hosts, c.abilities, c.in_flight_max,
+             c.updated_at,
              r.calls AS "calls?", r.per_ms AS "per_ms?", r.burst,
              ARRAY(SELECT s.name FROM connection_secrets s
                    WHERE s.tenant_id = w.tenant_id AND s.connection = w.name ORDER BY s.name) AS "secret_names!",
@@ -82,6 +83,7 @@ async fn connections(pool: &PgPool, wanted: &[Named]) -> Result<HashMap<Named, C
                 calls: found.calls,
                 per_ms: found.per_ms,
                 burst: found.burst,
+                in_flight_max: found.in_flight_max,
                 secret_names: found.secret_names,
                 secret_keys: found.secret_keys,
                 secrets: found.secrets,

@@ -37,7 +37,7 @@ impl Store {
         }
         wait(&mut tx, more).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         Ok(GoOnVerdict::Waiting)
     }
 }
@@ -49,12 +49,13 @@ async fn open(tx: &mut Tx, more: &GoOn) -> Result<(), StoreError> {
     let open = OpenArrays::new(more.run, &more.open);
     sqlx::query!(
         "WITH opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-             SELECT $1, s.id, $2, $3, s.node, s.iteration::int[], s.wait, s.block,
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt)
+             SELECT $1, s.id, $2, r.workflow_id, $3, s.node, s.iteration::int[], s.wait, s.block,
                  CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END
-             FROM UNNEST(
+             FROM open_runs r CROSS JOIN UNNEST(
                  $4::uuid[], $5::text[], $6::text[], $7::text[], $8::interval[], $9::timestamptz[], $10::bytea[]
              ) AS s (id, node, iteration, wait, delay, until, block)
+             WHERE r.tenant_id = $1 AND r.run_id = $2
          )
          UPDATE open_runs SET open_steps = open_steps + $11 WHERE tenant_id = $1 AND run_id = $2",
         more.fence.tenant.0,

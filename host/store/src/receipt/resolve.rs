@@ -76,7 +76,7 @@ impl Store {
         };
         tx.commit().await?;
         if resumed {
-            self.wake();
+            self.wake_tenant(tenant);
         }
         Ok(Resolved::Done { resumed, run: receipt.run })
     }
@@ -107,7 +107,7 @@ impl Store {
         audit(&mut tx, tenant, actor, "run.resume", Some(run.0), Some(run), &detail).await?;
         tx.commit().await?;
         if resumed > 0 {
-            self.wake();
+            self.wake_tenant(tenant);
         }
         Ok(Resumed::Done { resumed, blocked })
     }

@@ -54,7 +54,7 @@ impl Store {
         let nothing = serde_json::json!({});
         audit(&mut tx, tenant, actor, "run.cancel", Some(run.0), Some(run), &nothing).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         Ok(Cancelled::Done)
     }
 }

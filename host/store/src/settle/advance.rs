@@ -1,7 +1,8 @@
 //! A step that settles and is followed by others.
 
 use chrono::{DateTime, Utc};
-use counterfoil_domain::id::{LeaseId, Place, step_id};
+use counterfoil_domain::id::{LeaseId, Place, WorkflowId, step_id};
+use uuid::Uuid;
 
 use super::{NewStep, OpenArrays, Settlement};
 use crate::StoreError;
@@ -15,10 +16,26 @@ pub(crate) struct Kept {
     pub(super) lease: LeaseId,
     pub(super) since: DateTime<Utc>,
     pub(super) until: DateTime<Utc>,
+    pub(super) workflow: WorkflowId,
+}
+
+impl Kept {
+    /// From its columns, which are all there or none.
+    pub(super) fn of(
+        lease: Option<Uuid>,
+        since: Option<DateTime<Utc>>,
+        until: Option<DateTime<Utc>>,
+        workflow: Option<Uuid>,
+    ) -> Option<Self> {
+        Some(Self { lease: lease?.into(), since: since?, until: until?, workflow: workflow?.into() })
+    }
 }
 
 /// Moves the step to the settled ones and opens its successors; so many others of the run were cancelled by it. The outer none says that a receipt of its place has no
 /// answer, and that nothing was written; the inner one that no successor is kept.
+///
+/// Whether every receipt is answered is looked at here, in a statement that began after the step was locked: a dispatch that
+/// was under way has been committed by then, and none can begin any more.
 pub(super) async fn advance(
     tx: &mut Tx,
     settlement: &Settlement,
@@ -28,8 +45,6 @@ pub(super) async fn advance(
     let open = OpenArrays::new(settlement.run, &settlement.open);
     let kept = settlement.keep.and_then(|_| kept_step(settlement)).map(|kept| open.ids[kept.0]);
     let row = sqlx::query!(
-        // Whether every receipt is answered is looked at here, in a statement that began after the step was locked: a
-        // dispatch that was under way has been committed by then, and none can begin any more.
         r#"WITH gone AS (
              DELETE FROM open_steps s
              WHERE s.tenant_id = $1 AND s.id = $2 AND NOT EXISTS (
@@ -45,9 +60,10 @@ pub(super) async fn advance(
                  $4::json, $5::json, $6, $7::json, queued_at, started_at
              FROM gone
          ), opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block,
                  vt, lease_id, host_id, first_started_at, started_at)
-             SELECT gone.tenant_id, s.id, gone.run_id, gone.lineage, s.node, s.iteration::int[], s.wait, s.block,
+             SELECT gone.tenant_id, s.id, gone.run_id, gone.workflow_id, gone.lineage, s.node, s.iteration::int[],
+                 s.wait, s.block,
                  CASE WHEN s.id = $14 THEN now() + $16 WHEN s.wait = 'child' THEN 'infinity'
                       ELSE COALESCE(s.until, now() + s.delay) END,
                  CASE WHEN s.id = $14 THEN gen_random_uuid() END,
@@ -58,12 +74,13 @@ pub(super) async fn advance(
                  $8::uuid[], $9::text[], $10::text[], $11::text[], $12::interval[], $13::bytea[],
                  $18::timestamptz[]
              ) AS s (id, node, iteration, wait, delay, block, until)
-             RETURNING lease_id, vt, started_at
+             RETURNING lease_id, vt, started_at, workflow_id
          ), counted AS (
              UPDATE open_runs r SET open_steps = r.open_steps - 1 + $17
              FROM gone WHERE r.tenant_id = gone.tenant_id AND r.run_id = gone.run_id
          )
-         SELECT kept.lease_id AS "lease?", kept.started_at AS "since?", kept.vt AS "until?"
+         SELECT kept.lease_id AS "lease?", kept.started_at AS "since?", kept.vt AS "until?",
+             kept.workflow_id AS "workflow?"
          FROM gone LEFT JOIN opened kept ON kept.lease_id IS NOT NULL"#,
         settlement.fence.tenant.0,
         settlement.fence.step.0,
@@ -86,7 +103,7 @@ pub(super) async fn advance(
     )
     .fetch_optional(&mut **tx)
     .await?;
-    Ok(row.map(|row| Some(Kept { lease: row.lease?.into(), since: row.since?, until: row.until? })))
+    Ok(row.map(|row| Kept::of(row.lease, row.since, row.until, row.workflow)))
 }
 
 /// The successor that a host keeps: the first that is ready.
@@ -102,6 +119,7 @@ pub(super) fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
     Some(Claimed {
         fence: Fence { tenant: settlement.fence.tenant, step: id, lease: kept.lease },
         run: settlement.run,
+        workflow: kept.workflow,
         place: Place {
             lineage: settlement.lineage,
             node: step.node.clone(),
@@ -113,6 +131,7 @@ pub(super) fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
         block: step.block,
         first_started_at: kept.since,
         lease_expires_at: kept.until,
+        due_at: kept.since,
         queued_at: kept.since,
         is_first: true,
     })

@@ -80,7 +80,7 @@ impl Store {
         };
         tx.commit().await?;
         if resumed {
-            self.wake();
+            self.wake_tenant(answer.tenant());
         }
         Ok(Swap::Moved)
     }

@@ -55,7 +55,7 @@ impl Store {
         if is_blocked {
             return Ok(BlockVerdict::Blocked);
         }
-        self.wake();
+        self.wake_tenant(blocking.fence.tenant);
         Ok(BlockVerdict::Resumed)
     }
 }

@@ -49,7 +49,7 @@ impl Store {
                     || settlement.containers.is_child
                     || settlement.own.iter().any(has_emitted)
                 {
-                    self.wake();
+                    self.wake_tenant(settlement.fence.tenant);
                 }
                 SettleVerdict::Settled { next }
             }

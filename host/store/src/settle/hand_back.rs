@@ -22,7 +22,7 @@ impl Store {
         leave(&mut tx, &back.fence, &Leave::hand_back(back.delay, back.why.as_ref(), back.lost)).await?;
         tx.commit().await?;
         // The hosts that sleep until the next due time must hear of an earlier one.
-        self.wake();
+        self.wake_tenant(back.fence.tenant);
         Ok(RetryVerdict::Waiting)
     }
 }

@@ -37,7 +37,7 @@ impl Store {
         leave(&mut tx, &retry.fence, &waits).await?;
         tx.commit().await?;
         // The hosts that sleep until the next due time must hear of an earlier one.
-        self.wake();
+        self.wake_tenant(retry.fence.tenant);
         Ok(RetryVerdict::Waiting)
     }
 }

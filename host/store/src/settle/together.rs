@@ -212,8 +212,8 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
                  WHERE r.tenant_id = s.tenant_id AND r.lineage = s.lineage
                    AND r.node = s.node AND r.iteration = s.iteration
                    AND r.state IN ('dispatched', 'unknown'))
-             RETURNING s.tenant_id, s.id, s.run_id, s.lineage, s.node, s.iteration, s.attempt, s.losses, s.queued_at,
-                 s.started_at, want.n, want.state, want.output, want.error AS settled_error, want.choice, want.logs,
+             RETURNING s.tenant_id, s.id, s.run_id, s.workflow_id, s.lineage, s.node, s.iteration, s.attempt,
+                 s.losses, s.queued_at, s.started_at, want.n, want.state, want.output, want.error AS settled_error, want.choice, want.logs,
                  want.opened, want.kept_id, want.host_id AS keeper, want.lease, want.end_state, want.end_output,
                  want.end_error
          ), settled AS (
@@ -223,9 +223,10 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
                  output::json, settled_error::json, choice, logs::json, queued_at, started_at
              FROM gone
          ), opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block,
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block,
                  vt, lease_id, host_id, first_started_at, started_at)
-             SELECT gone.tenant_id, o.id, gone.run_id, gone.lineage, o.node, o.iteration::int[], o.wait, o.block,
+             SELECT gone.tenant_id, o.id, gone.run_id, gone.workflow_id, gone.lineage, o.node, o.iteration::int[],
+                 o.wait, o.block,
                  CASE WHEN o.id = gone.kept_id THEN now() + gone.lease ELSE COALESCE(o.until, now() + o.delay) END,
                  CASE WHEN o.id = gone.kept_id THEN gen_random_uuid() END,
                  CASE WHEN o.id = gone.kept_id THEN gone.keeper END,
@@ -235,7 +236,7 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
                  $16::int[], $17::uuid[], $18::text[], $19::text[], $20::text[], $21::interval[], $22::bytea[],
                  $23::timestamptz[]
              ) AS o (n, id, node, iteration, wait, delay, block, until) ON o.n = gone.n
-             RETURNING id, lease_id, vt, started_at
+             RETURNING id, lease_id, vt, started_at, workflow_id
          ), counted AS (
              UPDATE open_runs r SET open_steps = r.open_steps + change.steps
              FROM (
@@ -255,10 +256,11 @@ async fn finish(tx: &mut Tx, columns: &FinishColumns<'_>) -> Result<Vec<Finished
                AND r.state = 'open'
          )
          -- A join would compare each with each: what belongs together is found by the caller.
-         SELECT n, NULL::uuid AS kept, NULL::uuid AS lease, NULL::timestamptz AS since, NULL::timestamptz AS until
+         SELECT n, NULL::uuid AS kept, NULL::uuid AS lease, NULL::timestamptz AS since, NULL::timestamptz AS until,
+             NULL::uuid AS workflow
          FROM gone
          UNION ALL
-         SELECT NULL, id, lease_id, started_at, vt FROM opened WHERE lease_id IS NOT NULL"#,
+         SELECT NULL, id, lease_id, started_at, vt, workflow_id FROM opened WHERE lease_id IS NOT NULL"#,
         &columns.numbers,
         &columns.tenants,
         &columns.steps,
@@ -295,6 +297,7 @@ struct FinishedRow {
     lease: Option<Uuid>,
     since: Option<DateTime<Utc>>,
     until: Option<DateTime<Utc>>,
+    workflow: Option<Uuid>,
 }
 
 /// The settlements that are done, each with the step that its host keeps.
@@ -303,9 +306,7 @@ fn finished(
     rows: Vec<FinishedRow>,
 ) -> impl Iterator<Item = (usize, Option<Kept>)> {
     let gone: HashSet<i32> = rows.iter().filter_map(|row| row.n).collect();
-    let kept = |row: FinishedRow| {
-        Some((row.kept?, Kept { lease: row.lease?.into(), since: row.since?, until: row.until? }))
-    };
+    let kept = |row: FinishedRow| Some((row.kept?, Kept::of(row.lease, row.since, row.until, row.workflow)?));
     let mut kept: HashMap<Uuid, Kept> = rows.into_iter().filter_map(kept).collect();
     let settlements = columns.numbers.iter().zip(&columns.kept);
     settlements.filter(move |(n, _)| gone.contains(n)).filter_map(move |(n, kept_id)| {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use counterfoil_domain::id::{Digest, HostId, TenantId};
+use chrono::{DateTime, Utc};
+use counterfoil_domain::fair_share::Queue;
+use counterfoil_domain::id::{Digest, HostId};
 use counterfoil_domain::ports::Site;
 use uuid::Uuid;
 
@@ -17,41 +19,55 @@ pub struct ClaimRequest {
     pub host: HostId,
     /// For how long.
     pub lease: Duration,
-    /// Whose work, and how many steps of each at most.
-    pub tenants: Vec<(TenantId, u32)>,
+    /// Whose work, and how much.
+    pub takes: Vec<Take>,
     /// Blocks that this host cannot run; it leaves them to the others.
     pub without: Vec<Digest>,
 }
 
-/// Where there is work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
-    /// Tenants with a step that is due.
-    pub tenants: Vec<TenantId>,
-    /// Time until the next step becomes due, if none else does before.
-    pub next_in: Option<Duration>,
+/// What is taken of one workflow's steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Take {
+    /// Whose.
+    pub queue: Queue,
+    /// At most so many.
+    pub places: u32,
+    /// Only what is due since then: what was due before is known to be gone, and the index need not be searched for it.
+    pub since: Option<DateTime<Utc>>,
+}
+
+impl Take {
+    /// As many as `places` of what is due, however long it has been.
+    pub const fn of(queue: Queue, places: u32) -> Self {
+        Self { queue, places, since: None }
+    }
 }
 
 impl Store {
     /// Takes steps that are due, each under a new lease. A step whose last owner's lease ran out counts as lost once more.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
-        let tenants: Vec<Uuid> = request.tenants.iter().map(|(tenant, _)| tenant.0).collect();
-        let quotas: Vec<i64> = request.tenants.iter().map(|(_, quota)| i64::from(*quota)).collect();
+        let takes = &request.takes;
+        let tenants: Vec<Uuid> = takes.iter().map(|take| take.queue.tenant.0).collect();
+        let workflows: Vec<Uuid> = takes.iter().map(|take| take.queue.workflow.0).collect();
+        let places: Vec<i64> = takes.iter().map(|take| i64::from(take.places)).collect();
+        let since: Vec<Option<DateTime<Utc>>> = takes.iter().map(|take| take.since).collect();
         let without: Vec<Vec<u8>> = request.without.iter().map(|digest| digest.0.to_vec()).collect();
         let rows = sqlx::query_as!(
             ClaimedRow,
-            // One index look-up a tenant, however much the others have. A row that another host is claiming is skipped;
+            // One index look-up a workflow, however much the others have. A row that another host is claiming is skipped;
             // one that its owner renewed since this statement began is looked at again when it is locked, and left.
             r#"WITH due AS (
                  SELECT s.*
-                 FROM UNNEST($2::uuid[], $3::bigint[]) AS want (tenant_id, quota)
+                 FROM UNNEST($2::uuid[], $6::uuid[], $3::bigint[], $7::timestamptz[])
+                     AS want (tenant_id, workflow_id, places, since)
                  CROSS JOIN LATERAL (
-                     SELECT tenant_id, id, run_id, attempt, lease_id, host_id, started_at
+                     SELECT tenant_id, id, run_id, attempt, lease_id, host_id, started_at, vt
                      FROM open_steps
-                     WHERE tenant_id = want.tenant_id AND vt <= now()
+                     WHERE tenant_id = want.tenant_id AND workflow_id = want.workflow_id
+                       AND vt >= COALESCE(want.since, '-infinity') AND vt <= now()
                        AND (block IS NULL OR block <> ALL ($5::bytea[]))
                      ORDER BY vt
-                     LIMIT want.quota
+                     LIMIT want.places
                      FOR UPDATE SKIP LOCKED
                  ) s
              ), lost AS (
@@ -65,14 +81,16 @@ impl Store {
                  first_started_at = COALESCE(s.first_started_at, now()),
                  losses = s.losses + (due.lease_id IS NOT NULL)::int
              FROM due WHERE s.tenant_id = due.tenant_id AND s.id = due.id
-             RETURNING s.tenant_id, s.id, s.run_id, s.lineage, s.node, s.iteration, s.attempt, s.wait, s.losses,
-                 s.block, s.lease_id AS "lease_id!", s.first_started_at AS "first_started_at!", s.vt, s.queued_at,
-                 s.first_started_at = s.started_at AS "is_first!""#,
+             RETURNING s.tenant_id, s.id, s.run_id, s.workflow_id, s.lineage, s.node, s.iteration, s.attempt, s.wait,
+                 s.losses, s.block, s.lease_id AS "lease_id!", s.first_started_at AS "first_started_at!", s.vt,
+                 due.vt AS "due_at!", s.queued_at, s.first_started_at = s.started_at AS "is_first!""#,
             request.host.0,
             &tenants,
-            &quotas,
+            &places,
             value::interval(request.lease),
             &without,
+            &workflows,
+            &since as &[Option<DateTime<Utc>>],
         )
         .fetch_all(&self.inner.claims)
         .await?;
@@ -80,37 +98,5 @@ impl Store {
             self.inner.faults.reach(Site::AfterClaim);
         }
         rows.into_iter().map(Claimed::try_from).collect()
-    }
-
-    /// Looks for work: the tenants that have some now, and when the next will be due.
-    pub async fn due(&self) -> Result<Due, StoreError> {
-        let tenants = sqlx::query!(
-            // A loose index scan: from each tenant's first row to the next tenant's, over whatever lies between.
-            r#"WITH RECURSIVE tenant AS (
-                 (SELECT tenant_id, vt FROM open_steps ORDER BY tenant_id, vt LIMIT 1)
-                 UNION ALL
-                 SELECT next.tenant_id, next.vt FROM tenant CROSS JOIN LATERAL (
-                     SELECT tenant_id, vt FROM open_steps WHERE tenant_id > tenant.tenant_id
-                     ORDER BY tenant_id, vt LIMIT 1
-                 ) next
-             )
-             SELECT tenant_id AS "tenant_id!", vt <= now() AS "is_due!",
-                 -- Null for what waits for a person, whose time is infinity.
-                 EXTRACT(EPOCH FROM NULLIF(CASE WHEN vt > now() THEN vt ELSE (
-                     SELECT min(vt) FROM open_steps s WHERE s.tenant_id = tenant.tenant_id AND s.vt > now()
-                 ) END, 'infinity') - now())::float8 AS next_seconds
-             FROM tenant"#
-        )
-        .fetch_all(self.pool())
-        .await?;
-        let next_seconds = tenants.iter().filter_map(|tenant| tenant.next_seconds).reduce(f64::min);
-        Ok(Due {
-            tenants: tenants
-                .iter()
-                .filter(|tenant| tenant.is_due)
-                .map(|tenant| TenantId(tenant.tenant_id))
-                .collect(),
-            next_in: next_seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
-        })
     }
 }

@@ -110,7 +110,7 @@ impl Store {
         let detail = json!({ "outcome": outcome.name() });
         audit(&mut tx, tenant, by, "approval.decide", Some(id.0), Some(asked.run), &detail).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         match self.approval(tenant, id).await? {
             Some(row) => Ok(Decided::Done(row)),
             None => Ok(Decided::NotFound),

@@ -42,7 +42,7 @@ impl Store {
         }
         let_go(&mut tx, wish).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(wish.fence.tenant);
         Ok(AwaitVerdict::Waiting)
     }
 

@@ -102,7 +102,7 @@ impl Store {
         .await?;
         let_go(&mut tx, &child.fence, child.waits).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         Ok(ChildVerdict::Waiting)
     }
 
@@ -114,7 +114,7 @@ impl Store {
         }
         let_go(&mut tx, fence, true).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(fence.tenant);
         Ok(ChildVerdict::Waiting)
     }
 
@@ -179,8 +179,8 @@ async fn insert(tx: &mut Tx, child: &ChildAdmission) -> Result<(), StoreError> {
              INSERT INTO open_runs (tenant_id, run_id, lineage, workflow_id, exclusive, open_steps)
              SELECT $1, $2, $3, $4, false, cardinality($14::uuid[]) WHERE $11 IS NULL
          )
-         INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, iteration, wait, block, vt)
-         SELECT $1, s.id, $2, $3, s.node, s.iteration::int[], s.wait, s.block,
+         INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt)
+         SELECT $1, s.id, $2, $4, $3, s.node, s.iteration::int[], s.wait, s.block,
              CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END
          FROM UNNEST(
              $14::uuid[], $15::text[], $16::text[], $17::text[], $18::interval[], $19::bytea[], $20::timestamptz[]

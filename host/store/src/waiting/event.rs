@@ -93,7 +93,7 @@ impl Store {
         }
         tx.commit().await?;
         if !runs.is_empty() {
-            self.wake();
+            self.wake_tenant(tenant);
         }
         Ok(())
     }

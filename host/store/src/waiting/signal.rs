@@ -77,7 +77,7 @@ impl Store {
         .await?;
         wake_waiting(&mut tx, tenant, run, "signal", &signal.name).await?;
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         Ok(Signalled::Kept)
     }
 }

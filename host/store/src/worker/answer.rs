@@ -61,7 +61,7 @@ impl Store {
             }
         }
         tx.commit().await?;
-        self.wake();
+        self.wake_tenant(tenant);
         Ok(Told::Recorded { state: transition.to() })
     }
 }

@@ -36,7 +36,7 @@ impl Store {
             let delay = Duration::try_from_secs_f64(left).unwrap_or_default();
             leave(&mut tx, fence, &Leave::hand_back(delay, None, false)).await?;
             tx.commit().await?;
-            self.wake();
+            self.wake_tenant(fence.tenant);
             return Ok(TasksEnd::Waits);
         }
         for task in &tasks {

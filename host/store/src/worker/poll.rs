@@ -70,7 +70,7 @@ impl Store {
         .await?;
         if !rows.is_empty() {
             // A host may sleep longer than the lease lasts.
-            self.wake();
+            self.wake_tenant(tenant);
         }
         Ok(rows.into_iter().map(|row| row.task(poll)).collect())
     }

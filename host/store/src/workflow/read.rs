@@ -1,12 +1,12 @@
 //! Reading workflows.
 
-use counterfoil_domain::id::{TenantId, WorkflowVersionId};
+use counterfoil_domain::id::{TenantId, WorkflowId, WorkflowVersionId};
 
 use super::{ActivePlan, ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use crate::error::Row;
 use crate::page::Page;
-use crate::value;
 use crate::{Store, StoreError};
+use crate::{share, value};
 
 impl Store {
     /// The plans that serve new runs, by the names of their workflows.
@@ -70,7 +70,8 @@ impl Store {
     /// A workflow with its versions.
     pub async fn workflow(&self, tenant: TenantId, name: &str) -> Result<Option<WorkflowView>, StoreError> {
         let workflow = sqlx::query!(
-            "SELECT id, paused, active_version_id FROM workflows WHERE tenant_id = $1 AND name = $2",
+            "SELECT id, paused, weight, in_flight_max, active_version_id FROM workflows
+             WHERE tenant_id = $1 AND name = $2",
             tenant.0,
             name,
         )
@@ -103,6 +104,11 @@ impl Store {
             id: workflow.id.into(),
             name: name.into(),
             paused: workflow.paused,
+            share: share::read(
+                &Row { table: "workflows", id: WorkflowId(workflow.id) },
+                workflow.weight,
+                workflow.in_flight_max,
+            )?,
             active: versions.iter().find(is_active).map(|version| version.number),
             versions,
         }))

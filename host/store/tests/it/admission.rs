@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{EventId, RunId};
-use counterfoil_store::admission::{Admission, Admitted, Dedup};
+use counterfoil_domain::id::{EventId, RunId, WorkflowId};
+use counterfoil_store::admission::{Admission, Admitted, Dedup, Refusal};
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::run::{RunState, Trigger};
 use counterfoil_store::settle::{RunEndState, SettleVerdict, SettledState, Settlement};
@@ -139,9 +139,7 @@ async fn a_refusal_stays() {
     let pending = world.store.outcomes(world.tenant, refused).await.expect("reads");
     assert_eq!(pending, Some(vec![]));
     for code in [Code::RuleNotMatched, Code::WorkflowPaused] {
-        let refuse =
-            world.store.refuse(world.tenant, refused, world.workflow, world.version, code, "score is 3");
-        refuse.await.expect("keeps");
+        world.store.refuse(vec![refusal(&world, refused, world.workflow, code)]).await.expect("keeps");
     }
     let outcome = one(world.store.outcomes(world.tenant, refused).await.expect("reads").expect("exists"));
     assert_eq!(outcome.workflow, "flow");
@@ -151,6 +149,35 @@ async fn a_refusal_stays() {
         world.store.admit(&by_event(&world, refused, "r", Dedup::EveryTime)).await.expect("answers");
     assert_eq!(admitted, Admitted::Refused { code: Code::RuleNotMatched, detail: "score is 3".into() });
     assert_eq!(world.number("SELECT count(*) FROM runs").await, 0);
+}
+
+fn refusal(world: &World, event: EventId, workflow: WorkflowId, code: Code) -> Refusal {
+    let (tenant, version) = (world.tenant, world.version);
+    Refusal { tenant, event, workflow, version, code, detail: "score is 3".into() }
+}
+
+/// What many workflows refuse costs as many flushes as what one does; and what cannot be stored is nobody else's failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_refusals_are_written_together() {
+    const WORKFLOWS: u128 = 700;
+    let world = World::new().await;
+    let workflows: Vec<_> = (1..=WORKFLOWS).map(|n| WorkflowId(Uuid::from_u128(n))).collect();
+    let mut refusing = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let event = event(&world, None).await;
+        let mut refused: Vec<_> = workflows
+            .iter()
+            .map(|workflow| refusal(&world, event, *workflow, Code::RuleNotMatched))
+            .collect();
+        if n == 7 {
+            refused[3].detail = "no text holds \0".into();
+        }
+        let store = world.store.clone();
+        refusing.spawn(async move { store.refuse(refused).await.is_ok() });
+    }
+    let kept = refusing.join_all().await;
+    assert_eq!(kept.iter().filter(|kept| **kept).count(), 19, "{kept:?}");
+    assert_eq!(world.number("SELECT count(*) FROM deliveries").await, 19 * 700);
 }
 
 #[tokio::test]

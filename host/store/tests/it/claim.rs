@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use chrono::TimeDelta;
+use counterfoil_domain::fair_share::{Queue, Share};
 use counterfoil_domain::id::{Digest, HostId};
+use counterfoil_store::admission::Admission;
 use counterfoil_store::settle::{NewStep, Settlement};
-use counterfoil_store::step::{ClaimRequest, Wait};
+use counterfoil_store::share::Shares;
+use counterfoil_store::step::{ClaimRequest, Line, Take, Wait};
 use uuid::Uuid;
 
-use crate::world::{LEASE, World, one, ready, settlement, tenant};
+use crate::world::{LEASE, World, one, person, ready, settlement, tenant};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_goes_to_one_of_two_hosts() {
@@ -127,41 +131,135 @@ async fn each_tenant_gets_what_it_was_given() {
     (admission.tenant, admission.workflow, admission.version) = (other, workflow, version);
     world.store.admit(&admission).await.expect("admits");
 
-    let request = ClaimRequest { tenants: vec![(world.tenant, 1), (other, 5)], ..world.request(LEASE) };
-    let claimed = world.store.claim(&request).await.expect("claims");
+    let theirs = Queue { tenant: other, workflow };
+    let takes = vec![Take::of(world.queue(), 1), Take::of(theirs, 5)];
+    let claimed = world.store.claim(&ClaimRequest { takes, ..world.request(LEASE) }).await.expect("claims");
     let of = |tenant| claimed.iter().filter(|step| step.fence.tenant == tenant).count();
     assert_eq!((of(world.tenant), of(other)), (1, 2));
+    assert!(
+        claimed
+            .iter()
+            .all(|step| step.workflow == if step.fence.tenant == other { workflow } else { world.workflow })
+    );
+}
+
+/// Since when a line has been due, and when its next step will be, by the look at everything and by the one at a tenant, which
+/// say the same.
+async fn look(world: &World) -> Vec<(Queue, bool, Option<Duration>)> {
+    let all = world.store.due().await.expect("looks");
+    let of_tenant = world.store.due_of(&[world.tenant]).await.expect("looks");
+    let told = |lines: &[Line]| -> Vec<_> {
+        lines.iter().map(|line| (line.queue, line.due_since.is_some(), line.next_in.is_some())).collect()
+    };
+    assert_eq!(told(&all), told(&of_tenant));
+    all.iter().map(|line| (line.queue, line.due_since.is_some(), line.next_in)).collect()
 }
 
 #[tokio::test]
 async fn what_is_due_is_found_and_what_will_be_is_foreseen() {
     let world = World::new().await;
-    let due = world.store.due().await.expect("looks");
-    assert_eq!((due.tenants, due.next_in), (vec![], None));
+    let queue = world.queue();
+    assert_eq!(look(&world).await, []);
 
     let run = world.start(&["a"]).await;
-    assert_eq!(world.store.due().await.expect("looks").tenants, [world.tenant]);
+    assert_eq!(look(&world).await, [(queue, true, None)]);
+    assert_eq!(world.store.next_of(&[queue]).await.expect("looks"), [None]);
 
     let step = one(world.claim(LEASE).await);
-    let due = world.store.due().await.expect("looks");
-    assert_eq!(due.tenants, []);
-    let until_expiry = due.next_in.expect("a lease");
-    assert!(until_expiry <= LEASE && until_expiry > LEASE / 2, "{until_expiry:?}");
+    let (_, is_due, next) = one(look(&world).await);
+    let until_expiry = next.expect("a lease");
+    assert!(!is_due && until_expiry <= LEASE && until_expiry > LEASE / 2, "{until_expiry:?}");
 
     // A step that is due does not hide the ones that will be.
     let wait =
         |node, seconds| NewStep { wait: Wait::Delay, delay: Duration::from_secs(seconds), ..ready(node) };
     let settlement = Settlement { open: vec![ready("b"), wait("c", 300)], ..settlement(&step) };
     world.store.settle(&settlement).await.expect("settles");
-    let due = world.store.due().await.expect("looks");
-    assert_eq!(due.tenants, [world.tenant]);
-    let until_wake = due.next_in.expect("a delay");
-    assert!(until_wake <= Duration::from_mins(5) && until_wake > Duration::from_secs(150), "{until_wake:?}");
+    let (_, is_due, next) = one(look(&world).await);
+    let foreseen = one(world.store.next_of(&[queue]).await.expect("looks"));
+    for until_wake in [next, foreseen] {
+        let until_wake = until_wake.expect("a delay");
+        assert!(
+            is_due && until_wake <= Duration::from_mins(5) && until_wake > Duration::from_secs(150),
+            "{until_wake:?}"
+        );
+    }
 
     // What waits for a person is never due.
     world.execute("UPDATE open_steps SET vt = 'infinity', wait = 'blocked'").await.expect("blocks");
-    let due = world.store.due().await.expect("looks");
-    assert_eq!((due.tenants, due.next_in), (vec![], None), "{run}");
+    assert_eq!(look(&world).await, [(queue, false, None)], "{run}");
+    assert_eq!(world.store.next_of(&[queue]).await.expect("looks"), [None]);
+}
+
+#[tokio::test]
+async fn every_workflow_has_a_line_of_its_own() {
+    let world = World::new().await;
+    let mut queues = vec![world.queue()];
+    world.start(&["a"]).await;
+    for name in ["one", "two"] {
+        let (tenant, workflow, version) = tenant(&world.store, name).await;
+        for (tenant, workflow) in [(tenant, workflow), (world.tenant, workflow)] {
+            let admission = Admission { tenant, workflow, version, ..world.admission(&["x"]) };
+            world.store.admit(&admission).await.expect("admits");
+            queues.push(Queue { tenant, workflow });
+        }
+    }
+    queues.sort();
+    let lines = world.store.due().await.expect("looks");
+    assert_eq!(lines.iter().map(|line| line.queue).collect::<Vec<_>>(), queues);
+    queues.retain(|queue| queue.tenant == world.tenant);
+    let lines = world.store.due_of(&[world.tenant]).await.expect("looks");
+    assert_eq!(lines.iter().map(|line| line.queue).collect::<Vec<_>>(), queues);
+}
+
+#[tokio::test]
+async fn what_was_due_before_the_watermark_is_not_searched_for() {
+    let world = World::new().await;
+    world.start(&["early", "late"]).await;
+    world
+        .execute("UPDATE open_steps SET vt = now() - interval '1 hour' WHERE node = 'early'")
+        .await
+        .expect("moves");
+    let since = world.store.ping().await.expect("answers") - TimeDelta::minutes(30);
+    let take = Take { since: Some(since), ..Take::of(world.queue(), 9) };
+    let request = ClaimRequest { takes: vec![take], ..world.request(LEASE) };
+    assert_eq!(one(world.store.claim(&request).await.expect("claims")).place.node, "late");
+
+    // The look at everything finds it all the same, and says since when.
+    let due_since = one(world.store.due().await.expect("looks")).due_since.expect("due");
+    assert!(due_since < since);
+    assert_eq!(one(world.claim(LEASE).await).due_at, due_since);
+}
+
+#[tokio::test]
+async fn a_share_is_kept_and_read_by_every_host() {
+    let world = World::new().await;
+    let acme = Share { weight: 3, in_flight_max: Some(7) };
+    let of_workflow = Share { weight: 2, in_flight_max: None };
+    let shares = world.store.shares().await.expect("reads");
+    assert_eq!(shares, Shares::default());
+    assert_eq!(shares.of_tenant(world.tenant), Share { weight: 1, in_flight_max: None });
+
+    let by = person();
+    assert!(world.store.set_tenant_share("acme", acme, &by).await.expect("sets"));
+    assert!(!world.store.set_tenant_share("nobody", acme, &by).await.expect("sets"));
+    let set = async |name, share| {
+        world.store.set_workflow_share(world.tenant, name, share, &by).await.expect("sets")
+    };
+    assert!(set("flow", of_workflow).await);
+    assert!(!set("none", of_workflow).await);
+    let shares = world.other_store().await.shares().await.expect("reads");
+    assert_eq!((shares.of_tenant(world.tenant), shares.of_workflow(&world.queue())), (acme, of_workflow));
+    assert_eq!(world.store.tenant_share("acme").await.expect("reads"), Some(acme));
+
+    // Nobody has less than some weight, or a cap that lets nothing run.
+    for share in [
+        Share { weight: 0, ..acme },
+        Share { weight: 1_001, ..acme },
+        Share { in_flight_max: Some(0), ..acme },
+    ] {
+        assert!(world.store.set_tenant_share("acme", share, &by).await.is_err(), "{share:?}");
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ async fn declare(world: &World, rate: Option<Rate>) {
         allowed_hosts: vec![],
         abilities: json!({}),
         rate,
+        in_flight_max: None,
         secrets: SecretChanges::default(),
     };
     world.store.set_connection(world.tenant, &connection, &Actor::Host).await.expect("sets");

@@ -62,8 +62,8 @@ const MANY: &str = "
         SELECT tenant, id, id, tenant, tenant, id::text, 'api', 'r' || n, '{}', '{}' FROM many;
     INSERT INTO open_runs (tenant_id, run_id, lineage, workflow_id, exclusive, open_steps)
         SELECT tenant, id, id, tenant, false, 1 FROM many;
-    INSERT INTO open_steps (tenant_id, id, run_id, lineage, node, wait, vt)
-        SELECT tenant, id, id, id, 'a', 'delay', now() + n * interval '1 hour' FROM many;
+    INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, wait, vt)
+        SELECT tenant, id, id, tenant, id, 'a', 'delay', now() + n * interval '1 hour' FROM many;
     INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses, queued_at)
         SELECT tenant, id, id, id, 'a', '{}', 'skipped', 1, 0, now() FROM many;
     INSERT INTO step_attempts (tenant_id, run_id, step_id, lease_id, attempt, host_id, started_at, ended)
@@ -146,6 +146,67 @@ async fn no_statement_reads_the_whole_of_a_table_that_grows() {
             let plan = plan(&mut connection, &query, parameters).await;
             insta::assert_snapshot!(name, format!("{query}\n\n{plan}"));
         }
+    }
+    connection.close().await.expect("closes");
+}
+
+/// Pages that a claim reads, and the looks that tell a host when to claim, with this much asleep.
+async fn pages(connection: &mut PgConnection, world: &World) -> Vec<(&'static str, i64)> {
+    let queue = format!("ARRAY['{}']::uuid[]", world.tenant.0);
+    let workflow = format!("ARRAY['{}']::uuid[]", world.workflow.0);
+    let mut pages = vec![];
+    for (name, part, arguments) in [
+        (
+            "claim",
+            "SET lease_id = gen_random_uuid()",
+            format!(
+                "gen_random_uuid(), {queue}, ARRAY[10], '15 s', ARRAY[]::bytea[], {workflow}, ARRAY[NULL]::timestamptz[]"
+            ),
+        ),
+        ("next", "AND s.vt > now() AND s.vt < 'infinity'", format!("{queue}, {workflow}")),
+        ("due of a tenant", "FROM UNNEST($1::uuid[]) AS t (id)", queue.clone()),
+        ("due", "(tenant_id, workflow_id) > (line.tenant_id", String::new()),
+    ] {
+        let (query, _) =
+            crate::world::one(statements().into_iter().filter(|(query, _)| query.contains(part)).collect());
+        let arguments = if arguments.is_empty() { arguments } else { format!("({arguments})") };
+        let explain = format!(
+            "DEALLOCATE ALL; PREPARE it AS {query}; BEGIN;
+             EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE it {arguments}; ROLLBACK"
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut *connection).await.expect(name);
+        let plan: Value = rows[0].get::<sqlx::types::Json<Value>, _>(0).0;
+        let blocks = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap_or(0);
+        pages.push((name, blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")));
+    }
+    pages
+}
+
+/// What sleeps costs nothing, in the same line as what is due, and in the lines of others.
+#[tokio::test]
+async fn a_claim_reads_no_more_pages_beside_sleepers() {
+    /// Indexes over so many more are deeper, and every row that is claimed, and every look-up, goes through each of them.
+    const DEEPER: i64 = 20;
+    let world = World::new().await;
+    world.start(&["a", "b", "c"]).await;
+    let mut connection = world.database.connect().await;
+    let ready = "SET plan_cache_mode = force_generic_plan; VACUUM ANALYZE open_steps";
+    for statement in ready.split(';') {
+        sqlx::raw_sql(statement).execute(&mut connection).await.expect(statement);
+    }
+    let awake = pages(&mut connection, &world).await;
+    let sleepers = format!(
+        "INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, wait, vt)
+         SELECT '{}', gen_random_uuid(), gen_random_uuid(), '{}', gen_random_uuid(), 'nap', 'delay',
+             now() + interval '1 day' + n * interval '1 second'
+         FROM generate_series(1, 50000) n",
+        world.tenant.0, world.workflow.0
+    );
+    sqlx::raw_sql(AssertSqlSafe(sleepers)).execute(&mut connection).await.expect("sleep");
+    sqlx::raw_sql("VACUUM ANALYZE open_steps").execute(&mut connection).await.expect("analyzes");
+    let beside = pages(&mut connection, &world).await;
+    for ((name, awake), (_, beside)) in awake.iter().zip(&beside) {
+        assert!(*beside <= awake + DEEPER, "{name}: {awake} pages alone, {beside} beside sleepers");
     }
     connection.close().await.expect("closes");
 }

@@ -134,6 +134,7 @@ async fn a_tenant_sees_nothing_of_another() {
         allowed_hosts: vec![],
         abilities: json!({}),
         rate: None,
+        in_flight_max: None,
         secrets: SecretChanges::default(),
     };
     store.set_connection(own, &connection, &Actor::Host).await.expect("sets");

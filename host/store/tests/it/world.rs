@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use counterfoil_domain::effect::{Answer, EffectFailure, HttpResponse, Safety};
+use counterfoil_domain::fair_share::Queue;
 use counterfoil_domain::id::{
     HostId, Place, RunId, StepId, TenantId, WorkflowId, WorkflowVersionId, step_id,
 };
@@ -20,7 +21,7 @@ use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::{
     Blocking, NewStep, OwnWrite, RetryLater, RunEnd, RunEndState, SettledState, SettledStep, Settlement,
 };
-use counterfoil_store::step::{ClaimRequest, Claimed, Wait};
+use counterfoil_store::step::{ClaimRequest, Claimed, Take, Wait};
 use counterfoil_store::workflow::{Activation, NewVersion};
 use counterfoil_store::{Store, StoreConfig};
 use counterfoil_testkit::postgres::TestDatabase;
@@ -83,11 +84,16 @@ impl World {
         admission.run
     }
 
+    /// Where its steps wait.
+    pub(crate) fn queue(&self) -> Queue {
+        Queue { tenant: self.tenant, workflow: self.workflow }
+    }
+
     pub(crate) fn request(&self, lease: Duration) -> ClaimRequest {
         ClaimRequest {
             host: HostId(Uuid::now_v7()),
             lease,
-            tenants: vec![(self.tenant, 100)],
+            takes: vec![Take::of(self.queue(), 100)],
             without: vec![],
         }
     }

@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::secrets::Given;
+use crate::api::share::judge_cap;
 use crate::auth::{Admin, Caller, Viewer};
 use crate::extract::{Json, JsonBody, Named};
 use crate::list::Listed;
@@ -43,6 +44,8 @@ pub(crate) struct Connection {
     /// How often it may be used, whichever hosts use it: at most `limit + burst` calls in any `per_ms` milliseconds.
     #[schema(value_type = Option<Object>, example = json!({ "limit": 20, "per_ms": 1000, "burst": 5 }))]
     rate: Option<Rate>,
+    /// Calls that one host may have under way at once.
+    in_flight_max: Option<u32>,
     /// The names of its secrets. Their values are never shown.
     #[schema(example = json!(["header:authorization"]))]
     secrets: Vec<String>,
@@ -57,11 +60,12 @@ impl From<counterfoil_store::connection::Connection> for Connection {
             allowed_hosts,
             abilities,
             rate,
+            in_flight_max,
             secrets,
             updated_at,
         } = row;
         let secrets = secrets.into_iter().map(|secret| secret.name.to_string()).collect();
-        Self { name, base_url, allowed_hosts, abilities, rate, secrets, updated_at }
+        Self { name, base_url, allowed_hosts, abilities, rate, in_flight_max, secrets, updated_at }
     }
 }
 
@@ -81,6 +85,10 @@ struct SetConnection {
     /// How often it may be used; as often as anybody likes if absent.
     #[schema(value_type = Option<Object>, example = json!({ "limit": 20, "per_ms": 1000, "burst": 5 }))]
     rate: Option<Rate>,
+    /// Calls that one host may have under way at once; as many as there are if absent. A step beyond them waits its turn, in
+    /// the same attempt.
+    #[schema(minimum = 1)]
+    in_flight_max: Option<u32>,
     /// Secrets by name, `header:<name>`, `username` or `password`, merged into those that are there: a text sets one,
     /// `null` removes one. Absent keeps all, `null` in place of the object removes all.
     #[serde(default, deserialize_with = "given")]
@@ -110,10 +118,11 @@ async fn set(
             "a connection's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
-    let SetConnection { base_url, allowed_hosts, abilities, rate, secrets } = body.value;
+    let SetConnection { base_url, allowed_hosts, abilities, rate, in_flight_max, secrets } = body.value;
     let allowed_hosts = hosts(&app, &base_url, allowed_hosts, &abilities)?;
     abilities.judge().map_err(|fault| invalid("/abilities", fault))?;
     rate.map_or(Ok(()), |rate| rate.judge()).map_err(|fault| invalid("/rate", fault))?;
+    in_flight_max.map_or(Ok(()), judge_cap)?;
     let secrets = secrets.read()?;
     let present = app.store.connection(caller.tenant, &name).await?.map(|present| present.secrets);
     secrets.judge(&present.unwrap_or_default(), &abilities)?;
@@ -122,6 +131,7 @@ async fn set(
         allowed_hosts,
         abilities: json!(abilities),
         rate,
+        in_flight_max,
         secrets: secrets.seal(&app, caller.tenant, &name).await?,
         name,
     };

@@ -23,6 +23,7 @@ use utoipa_axum::routes;
 use self::diff::{DiffParams, WorkflowDiff};
 use self::save::{Saved, Valid};
 use super::runs::read_plan;
+use super::share::WorkflowShare;
 use crate::auth::{Author, Caller, Operator, Principal, Viewer};
 use crate::extract::{Json, JsonBody, Named, Params, Raw};
 use crate::list::{ListParams, Listed};
@@ -36,6 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(activate))
         .routes(routes!(pause))
         .routes(routes!(resume))
+        .routes(routes!(share))
         .routes(routes!(versions))
         .routes(routes!(compare))
         .routes(routes!(version))
@@ -60,6 +62,8 @@ pub(crate) struct Workflow {
 pub(crate) struct WorkflowDetail {
     #[serde(flatten)]
     pub(crate) workflow: Workflow,
+    /// What it may have of a host's room.
+    pub(crate) share: WorkflowShare,
     /// The newest first.
     pub(crate) versions: Vec<WorkflowVersion>,
 }
@@ -146,10 +150,10 @@ impl From<VersionRow> for WorkflowVersion {
 
 impl From<WorkflowView> for WorkflowDetail {
     fn from(view: WorkflowView) -> Self {
-        let WorkflowView { id, name, paused, active, versions } = view;
+        let WorkflowView { id, name, paused, share, active, versions } = view;
         let newest = versions.first().map_or(0, |version| version.number);
         let versions = versions.into_iter().map(WorkflowVersion::from).collect();
-        Self { workflow: Workflow { id, name, paused, active, newest }, versions }
+        Self { workflow: Workflow { id, name, paused, active, newest }, share: share.into(), versions }
     }
 }
 
@@ -265,6 +269,24 @@ async fn set_paused(app: &App, who: &Principal, name: String, paused: bool) -> R
     let action = if paused { "workflow.pause" } else { "workflow.resume" };
     app.store.record_audit(who.tenant, &who.actor(), action, None, &json!({ "workflow": name })).await?;
     Ok(Json(Paused { name, paused }))
+}
+
+/// Set a workflow's share
+///
+/// How much of its tenant's room on each host it gets beside the tenant's other workflows, and how many of its steps may be
+/// in flight there. Hosts know of it within a second.
+#[utoipa::path(put, path = "/v1/workflows/{name}/share", tag = "workflows", params(("name" = String, Path)),
+    request_body = WorkflowShare, responses((status = 200, body = WorkflowShare)), security(("key" = ["operator"])))]
+async fn share(
+    State(app): Shared,
+    caller: Caller<Operator>,
+    Named(name): Named<String>,
+    body: JsonBody<WorkflowShare>,
+) -> Result<Json<WorkflowShare>, Problem> {
+    let share = body.value.judge()?;
+    let is_set =
+        is_name(&name) && app.store.set_workflow_share(caller.tenant, &name, share, &caller.actor()).await?;
+    if is_set { Ok(Json(share.into())) } else { Err(Problem::not_found()) }
 }
 
 /// List workflows

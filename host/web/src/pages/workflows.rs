@@ -54,7 +54,7 @@ pub(super) async fn page(
     Named(name): Named<String>,
     Params(which): Params<Which>,
 ) -> Result<Page<WorkflowPage>, Problem> {
-    let WorkflowDetail { workflow, versions } = find(&app, &visitor.principal, &name).await?.into();
+    let WorkflowDetail { workflow, versions, .. } = find(&app, &visitor.principal, &name).await?.into();
     let number = which.version.or(workflow.active).unwrap_or(workflow.newest);
     let shown = full_version(&app, &visitor.principal, &name, number).await?.into();
     Ok(Page(WorkflowPage { chrome: Chrome::of(&visitor), workflow, versions, shown }))

@@ -22,6 +22,7 @@ async fn a_connection_is_judged_as_calls_are_and_reads_back() {
         }
       },
       "rate": null,
+      "in_flight_max": null,
       "secrets": [],
       "updated_at": "(time)"
     }
@@ -58,6 +59,7 @@ async fn a_connection_is_judged_as_calls_are_and_reads_back() {
         ),
         (json!({ "base_url": "https://example.com", "rate": { "limit": 0, "per_ms": 1000 } }), "/rate/limit"),
         (json!({ "base_url": "https://example.com", "rate": { "limit": 1, "per_ms": 0 } }), "/rate/per_ms"),
+        (json!({ "base_url": "https://example.com", "in_flight_max": 0 }), "/in_flight_max"),
         (
             json!({ "base_url": "https://example.com", "rate": { "limit": 1, "per_ms": 9, "burst": 2 } }),
             "/rate/burst",

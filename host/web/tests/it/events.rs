@@ -1,4 +1,5 @@
 use counterfoil_domain::key::Scope;
+use counterfoil_store::admission::Refusal;
 use serde_json::{Value, json};
 
 use crate::told;
@@ -47,11 +48,9 @@ async fn an_event_tells_what_became_of_it() {
     let event = id.parse().expect("an id");
     let binding = world.store.bindings(world.tenant, "order.placed").await.expect("reads").remove(0);
     let code = counterfoil_domain::code::Code::AlreadyRunning;
-    world
-        .store
-        .refuse(world.tenant, event, binding.workflow, binding.version, code, "one is unfinished")
-        .await
-        .expect("refuses");
+    let (workflow, version, detail) = (binding.workflow, binding.version, "one is unfinished".into());
+    let refusal = Refusal { tenant: world.tenant, event, workflow, version, code, detail };
+    world.store.refuse(vec![refusal]).await.expect("refuses");
     insta::assert_snapshot!(told::json(&world.get(&path).await.with(200)), @r#"
     {
       "id": "evt_1",

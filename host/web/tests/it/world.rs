@@ -25,7 +25,7 @@ use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
 use counterfoil_store::settle::Blocking;
-use counterfoil_store::step::{ClaimRequest, Claimed};
+use counterfoil_store::step::{ClaimRequest, Claimed, Take};
 use counterfoil_testkit::work::Work;
 use counterfoil_web::{LoginLinks, WebState, router};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -191,10 +191,11 @@ impl World {
 
     /// Claims the one step that is due.
     pub(crate) async fn claim(&self) -> Claimed {
+        let due = self.store.due_of(&[self.tenant]).await.expect("looks");
         let request = ClaimRequest {
             host: HostId(Uuid::now_v7()),
             lease: LEASE,
-            tenants: vec![(self.tenant, 10)],
+            takes: due.iter().map(|line| Take::of(line.queue, 10)).collect(),
             without: vec![],
         };
         let mut claimed = self.store.claim(&request).await.expect("claims");

@@ -37,6 +37,7 @@ pub(super) fn connection(desk: &Desk, rate: Option<Rate>, secrets: SecretChanges
         allowed_hosts: vec![desk.provider.address().to_string()],
         abilities: json!({ "idempotency_header": "X-Once", "receipt_id_header": "X-Receipt" }),
         rate,
+        in_flight_max: None,
         secrets,
     }
 }

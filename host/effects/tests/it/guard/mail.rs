@@ -208,6 +208,7 @@ async fn a_connection_signs_in_with_its_secrets() -> anyhow::Result<()> {
             allowed_hosts: vec![server.address().to_string()],
             abilities: json!({ "mail": { "from": "billing@acme.com", "plain": true } }),
             rate: None,
+            in_flight_max: None,
             secrets: SecretChanges { set, ..Default::default() },
         })
         .await?;
