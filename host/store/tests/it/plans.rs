@@ -210,3 +210,62 @@ async fn a_claim_reads_no_more_pages_beside_sleepers() {
     }
     connection.close().await.expect("closes");
 }
+
+/// Pages that a claim reads that takes what has been due for no longer than this.
+async fn claim_pages(connection: &mut PgConnection, world: &World, since: &str) -> i64 {
+    let claim = "SET lease_id = gen_random_uuid()";
+    let (query, _) =
+        crate::world::one(statements().into_iter().filter(|(query, _)| query.contains(claim)).collect());
+    let (tenant, workflow) = (world.tenant.0, world.workflow.0);
+    let explain = format!(
+        "DEALLOCATE ALL; PREPARE it AS {query}; BEGIN;
+         EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE it (gen_random_uuid(), ARRAY['{tenant}']::uuid[],
+             ARRAY[10], '15 s', ARRAY[]::bytea[], ARRAY['{workflow}']::uuid[], ARRAY[{since}]::timestamptz[]);
+         ROLLBACK"
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.expect("explains");
+    let plan: Value = rows[0].get::<sqlx::types::Json<Value>, _>(0).0;
+    let blocks = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap_or(0);
+    blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
+}
+
+/// Steps that were due for an hour, and have been settled.
+const SETTLED: &str = "
+    INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, wait, vt)
+    SELECT w.tenant_id, gen_random_uuid(), gen_random_uuid(), w.id, gen_random_uuid(), 'done', 'ready',
+        now() - interval '1 hour' + n * interval '1 ms'
+    FROM workflows w, generate_series(1, 20000) n;
+    INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses, queued_at)
+    SELECT tenant_id, run_id, id, lineage, node, '{}', 'skipped', 1, 0, vt FROM open_steps WHERE node = 'done';
+    DELETE FROM open_steps WHERE node = 'done'";
+
+/// 26 (`host/testkit/cases/field-faults.md`): a claim begins where something is due as far as its host knows, so that it
+/// reads no more for all that has been settled before, even where an old transaction keeps that from being cleared away.
+#[tokio::test]
+async fn a_claim_reads_no_more_pages_beside_settled_steps_that_an_old_transaction_keeps() {
+    /// Indexes over so many more are deeper.
+    const DEEPER: i64 = 20;
+    const KNOWN: &str = "now() - interval '1 minute'";
+    let world = World::new().await;
+    world.start(&["a", "b", "c"]).await;
+    let (mut connection, mut old) = (world.database.connect().await, world.database.connect().await);
+    for statement in ["SET plan_cache_mode = force_generic_plan", "VACUUM ANALYZE open_steps"] {
+        sqlx::raw_sql(statement).execute(&mut connection).await.expect(statement);
+    }
+    let alone = claim_pages(&mut connection, &world, KNOWN).await;
+    let pin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM open_steps";
+    sqlx::raw_sql(pin).execute(&mut old).await.expect(pin);
+    sqlx::raw_sql(SETTLED).execute(&mut connection).await.expect("settles");
+    sqlx::raw_sql("VACUUM ANALYZE open_steps").execute(&mut connection).await.expect("clears nothing away");
+    let beside = claim_pages(&mut connection, &world, KNOWN).await;
+    assert!(beside <= alone + DEEPER, "{alone} pages alone, {beside} beside what is kept");
+    // What it would read otherwise: else this shows nothing.
+    let from_the_first = claim_pages(&mut connection, &world, "NULL").await;
+    assert!(
+        from_the_first > 10 * beside,
+        "{from_the_first} pages from the first on, {beside} from what is known"
+    );
+    for connection in [connection, old] {
+        connection.close().await.expect("closes");
+    }
+}
