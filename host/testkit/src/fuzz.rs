@@ -28,9 +28,9 @@ const MEMORY_KIB_SPARE: u64 = 1 << 20;
 /// What a case may take: two attempts of the compiler, and a step that waits for its retries.
 const CASE_MAX: Duration = Duration::from_mins(3);
 /// What a host says of itself, or of a process of its own, when it is not whole.
-const BROKEN: [&str; 4] =
-    [" ERROR ", "panicked", "a runner has ended", "the compiler ended without an answer"];
-/// Unless it is a compiler that used up its time, which is what bounds it.
+const BROKEN: [&str; 3] = [" ERROR ", "panicked", "a runner has ended"];
+/// So is a compiler that dies, but of what bounds it: its time of CPU, or the host's patience.
+const COMPILER_DIED: &str = "the compiler ended without an answer";
 const BOUNDED: [&str; 2] = ["signal: 24", "signal: 9"];
 /// From so many runs on, some must have got an answer to a call.
 const RUNS_WITH_ANSWERS_MIN: usize = 200;
@@ -250,7 +250,9 @@ impl Report {
             self.faults.push((None, format!("{} compilers were left", peaks.children_left)));
         }
         let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
-        let unwell = log.lines().filter(|line| has(line, &BROKEN) && !has(line, &BOUNDED));
+        let unwell = log
+            .lines()
+            .filter(|line| has(line, &BROKEN) || line.contains(COMPILER_DIED) && !has(line, &BOUNDED));
         self.faults.extend(unwell.take(LINES_SHOWN).map(|line| (None, format!("the host says: {line}"))));
     }
 
