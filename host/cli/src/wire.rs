@@ -131,6 +131,7 @@ impl Host {
             inspector: sandbox,
             sealer: Arc::new(secrets),
             addresses: config.effects.policy(),
+            limits: config.limits.step,
             pepper,
             clock: Utc::now,
             random,
