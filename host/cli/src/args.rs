@@ -7,7 +7,7 @@ use counterfoil_domain::fair_share::WEIGHT_MAX;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::exit::{self, Exit, Failure};
+use crate::exit::{Exit, Failure};
 use crate::output::{Column, Format, Output};
 use crate::{
     approval, block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret,
@@ -15,14 +15,11 @@ use crate::{
 };
 
 /// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
+///
+/// Exit codes: 0 done, 1 error, 2 usage, 3 the run failed or was cancelled, 4 a person is needed, 5 not in time,
+/// 6 refused.
 #[derive(Debug, Parser)]
-#[command(
-    name = "counterfoil",
-    version,
-    arg_required_else_help = true,
-    disable_help_subcommand = true,
-    after_help = exit::CODES
-)]
+#[command(name = "counterfoil", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
@@ -62,6 +59,9 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// As much as there may be on one.
+    pub(crate) const FIRST: Self = Self { limit: Some(200), after: None };
+
     /// The same, as the API reads it.
     pub(crate) fn query(self) -> [(&'static str, Option<String>); 2] {
         [("limit", self.limit.map(|limit| limit.to_string())), ("after", self.after)]
@@ -111,7 +111,7 @@ enum Command {
     Migrate,
     /// Look at the configuration and the machine, and say everything that is wrong.
     Doctor,
-    /// Create tenants, and say what their blocks may use, and how much of a host each may have.
+    /// Create tenants, and say what their blocks may use, how much of a host each may have, and how long its runs are kept.
     #[command(subcommand)]
     Tenant(tenant::Command),
     /// Write, build and upload blocks.

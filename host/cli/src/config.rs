@@ -15,8 +15,8 @@ use crate::exit::{Exit, Failure};
 
 pub(crate) use self::reader::{Finding, Setting};
 pub(crate) use self::settings::{
-    DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,
-    SecretsConfig, ServerConfig,
+    DAYS, DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,
+    RetentionConfig, SecretsConfig, ServerConfig,
 };
 
 use self::reader::Reader;
@@ -41,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) engine: EngineConfig,
     pub(crate) effects: EffectsConfig,
     pub(crate) limits: LimitsConfig,
+    pub(crate) retention: RetentionConfig,
     pub(crate) log: LogConfig,
     pub(crate) secrets: SecretsConfig,
 }
@@ -86,6 +87,7 @@ impl Read {
             engine: EngineConfig::read(&mut reader),
             effects: EffectsConfig::read(&mut reader, purpose),
             limits: LimitsConfig::read(&mut reader),
+            retention: RetentionConfig::read(&mut reader),
             log: LogConfig::read(&mut reader),
             secrets: SecretsConfig::read(&mut reader, &data, purpose),
             data,

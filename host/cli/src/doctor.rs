@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use chrono::Utc;
 use counterfoil_effects::secrets::{KeyFileError, KeyRing};
@@ -44,13 +45,7 @@ const SETTINGS: &[Column] =
     &[Column::plain("setting", "/key"), Column::plain("value", "/value"), Column::plain("from", "/origin")];
 
 pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let mut read = Read::new(Flags::of(global), Purpose::Command);
-    // Beside a `dev`, what it reads differently is told as it reads it.
-    let dev =
-        DevFile::read(&read.config().data).ok().flatten().filter(|_| read.config().database.url.is_none());
-    if dev.is_some() {
-        read = Read::new(Flags::of(global), Purpose::Development);
-    }
+    let read = Read::new(Flags::of(global), Purpose::Command);
     let progress = Progress::new("looking at the configuration, the database and the machine");
     let config = read.config();
     let mut checks: Vec<Check> =
@@ -58,7 +53,6 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
     if checks.is_empty() {
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
-    checks.push(host(dev.as_ref()));
     checks.push(pepper(config));
     checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
@@ -100,17 +94,6 @@ fn note(subject: &'static str, detail: impl Into<String>) -> Check {
 
 fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
     Check { subject, state: State::Fault, detail: detail.into() }
-}
-
-/// Which host it is that all of this is about.
-fn host(dev: Option<&DevFile>) -> Check {
-    const SUBJECT: &str = "host";
-    match dev {
-        Some(dev) => {
-            fine(SUBJECT, format!("`counterfoil dev`, at {}: the settings are as it reads them", dev.url))
-        }
-        None => fine(SUBJECT, "`counterfoil serve`: the settings are as it reads them"),
-    }
 }
 
 fn pepper(config: &Config) -> Check {
@@ -235,6 +218,7 @@ async fn connected(config: &Config) -> anyhow::Result<Vec<Check>> {
         Err(error) => fault("tables", format!("{:#}", anyhow::Error::from(error))),
     });
     checks.extend(sealed_secrets(config, &store).await);
+    checks.extend(retention(config, &store).await);
     drop(store);
     database.close().await?;
     Ok(checks)
@@ -256,6 +240,28 @@ async fn sealed_secrets(config: &Config, store: &Store) -> Option<Check> {
                 file.display()
             ),
         )
+    })
+}
+
+/// How long finished runs are kept, and how far behind the hosts are with that. Tables that are missing are told of elsewhere.
+async fn retention(config: &Config, store: &Store) -> Option<Check> {
+    const SUBJECT: &str = "finished runs";
+    /// Of walks that are made every ten minutes.
+    const LAG_MAX: Duration = Duration::from_hours(1);
+    let kept = config.retention.days.map_or_else(
+        || "kept for ever, but where a tenant has a time of its own".to_owned(),
+        |days| format!("kept for {days} days, or a time of a tenant's own"),
+    );
+    Some(match store.retention_lag().await.ok()? {
+        None => fine(SUBJECT, kept),
+        Some(lag) if lag > LAG_MAX => {
+            let hours = lag.as_secs() / 3_600;
+            note(SUBJECT, format!("{kept}; hosts are {hours} hours behind in forgetting the others"))
+        }
+        Some(lag) => {
+            let minutes = lag.as_secs() / 60;
+            fine(SUBJECT, format!("{kept}; what was past that {minutes} minutes ago is gone"))
+        }
     })
 }
 

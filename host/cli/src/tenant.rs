@@ -5,20 +5,19 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use chrono::Utc;
 use clap::Subcommand;
-use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
-use counterfoil_domain::limits::CPU_TICK_MS;
 use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
-use counterfoil_store::tenant::{Created, LimitsChange, TenantRow};
-use serde_json::{Value, json};
+use counterfoil_store::retention::OwnRetention;
+use counterfoil_store::tenant::{Created, LimitsChange};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::args::{Global, SHARE, ShareOf};
-use crate::config::{Flags, Purpose, Read};
+use crate::config::{DAYS, Flags, Purpose, Read};
 use crate::database::Database;
 use crate::exit::{Exit, Failure};
 use crate::output::{Column, Output};
@@ -31,8 +30,6 @@ pub(crate) enum Command {
         /// Its name.
         name: String,
     },
-    /// Every tenant, and what it may have.
-    List,
     /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
     Limits(Limits),
     /// Set how much of a host's room a tenant may have. Hosts know of it within a second.
@@ -41,6 +38,14 @@ pub(crate) enum Command {
         name: String,
         #[command(flatten)]
         share: ShareOf,
+    },
+    /// Show how long a tenant's finished runs are kept, or set it.
+    Retention {
+        /// Its name.
+        name: String,
+        /// Days after the end of a run; `none` takes the tenant's own time away.
+        #[arg(long, value_name = "DAYS")]
+        days: Option<Own>,
     },
 }
 
@@ -52,8 +57,8 @@ pub(crate) struct Limits {
     /// Linear memory, in bytes; `none` takes the tenant's own limit away.
     #[arg(long, value_name = "BYTES")]
     memory_bytes_max: Option<Own>,
-    /// Guest CPU, in milliseconds, counted in tens of them and so at least 10, or `none`.
-    #[arg(long, value_name = "MS", value_parser = own_cpu)]
+    /// Guest CPU, in milliseconds, counted in tens of them, or `none`.
+    #[arg(long, value_name = "MS")]
     cpu_ms_max: Option<Own>,
     /// Whole execution, waiting for answers included, in milliseconds, or `none`.
     #[arg(long, value_name = "MS")]
@@ -62,7 +67,7 @@ pub(crate) struct Limits {
 
 /// A limit of a tenant's own, or that it has none.
 #[derive(Debug, Clone, Copy)]
-struct Own(Option<u64>);
+pub(crate) struct Own(Option<u64>);
 
 impl FromStr for Own {
     type Err = &'static str;
@@ -76,26 +81,6 @@ impl FromStr for Own {
     }
 }
 
-fn own_cpu(text: &str) -> Result<Own, String> {
-    match text.parse()? {
-        Own(Some(limit)) if limit < CPU_TICK_MS => {
-            Err(format!("at least {CPU_TICK_MS}, in which it is counted, or `none`"))
-        }
-        own => Ok(own),
-    }
-}
-
-const TENANTS: &[Column] = &[
-    Column::plain("tenant", "/tenant"),
-    Column::plain("id", "/id"),
-    Column::plain("weight", "/weight"),
-    Column::plain("in flight max", "/in_flight_max"),
-    Column::plain("memory, bytes", "/limits/memory_bytes_max"),
-    Column::plain("cpu, ms", "/limits/cpu_ms_max"),
-    Column::plain("wall, ms", "/limits/wall_ms_max"),
-    Column::time("created", "/created_at"),
-];
-
 const LIMITS: &[Column] = &[
     Column::plain("tenant", "/tenant"),
     Column::plain("its own: memory, bytes", "/own/memory_bytes_max"),
@@ -106,14 +91,19 @@ const LIMITS: &[Column] = &[
     Column::plain("hosts configured as this: wall, ms", "/in_force/wall_ms_max"),
 ];
 
+const RETENTION: &[Column] = &[
+    Column::plain("tenant", "/tenant"),
+    Column::plain("its own: days", "/own/days"),
+    Column::plain("hosts configured as this: days", "/in_force/days"),
+];
+
 const COLUMNS: &[Column] =
     &[Column::plain("tenant", "/tenant"), Column::plain("id", "/id"), Column::plain("key", "/key")];
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let name = match &command {
-        Command::List => return list(global, output).await,
         Command::Limits(limits) => &limits.tenant,
-        Command::Create { name } | Command::Share { name, .. } => name,
+        Command::Create { name } | Command::Share { name, .. } | Command::Retention { name, .. } => name,
     };
     if !is_name(name) {
         let what = format!(
@@ -122,33 +112,11 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         return Err(Failure::new(Exit::Usage, what).into());
     }
     match command {
-        Command::List => list(global, output).await,
         Command::Create { name } => create_with_key(&name, global, output).await,
         Command::Limits(limits) => limits.run(global, output).await,
         Command::Share { name, share } => set_share(&name, &share, global, output).await,
+        Command::Retention { name, days } => retention(&name, days, global, output).await,
     }
-}
-
-async fn list(global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
-    let database = Database::join(&config).await?;
-    let tenants = database.connect_quietly().await?.tenants().await?;
-    let item = |row: TenantRow| {
-        let TenantRow { id, name, created_at, share, limits } = row;
-        let Share { weight, in_flight_max } = share;
-        json!({
-            "tenant": name,
-            "id": id,
-            "weight": weight,
-            "in_flight_max": in_flight_max,
-            "limits": limits,
-            "created_at": created_at,
-        })
-    };
-    let items: Vec<Value> = tenants.into_iter().map(item).collect();
-    output.list(&json!({ "items": items }), TENANTS)?;
-    database.close().await?;
-    Ok(Exit::Ok)
 }
 
 async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output) -> anyhow::Result<Exit> {
@@ -156,7 +124,8 @@ async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output)
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let database = Database::join(&config).await?;
     let store = database.connect_quietly().await?;
-    if !store.set_tenant_share(name, judged, &operator()).await? {
+    let by = Actor::Person("operator".into());
+    if !store.set_tenant_share(name, judged, &by).await? {
         return Err(Failure::new(Exit::Refused, format!("there is no tenant `{name}`")).into());
     }
     output.record(&share.json(), SHARE)?;
@@ -164,9 +133,30 @@ async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output)
     Ok(Exit::Ok)
 }
 
-/// Whoever has the database's address.
-fn operator() -> Actor {
-    Actor::Person("operator".into())
+async fn retention(name: &str, days: Option<Own>, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    let set = days.map(|Own(days)| days.map(u32::try_from).transpose()).transpose();
+    let set = set.ok().filter(|set| set.flatten().is_none_or(|days| DAYS.contains(&days)));
+    let Some(set) = set else {
+        let what = format!("runs are kept for {} to {} days", DAYS.start(), DAYS.end());
+        return Err(Failure::new(Exit::Usage, what).into());
+    };
+    let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
+    let database = Database::join(&config).await?;
+    let store = database.connect_quietly().await?;
+    let missing = || Failure::new(Exit::Refused, format!("there is no tenant `{name}`"));
+    if let Some(days) = set {
+        let by = Actor::Person("operator".into());
+        if !store.set_tenant_retention(name, OwnRetention { days }, &by).await? {
+            return Err(missing().into());
+        }
+    }
+    let own = store.tenant_retention(name).await?.ok_or_else(missing)?;
+    // What hosts do that have this configuration.
+    let in_force = own.days.or(config.retention.days);
+    let told = json!({ "tenant": name, "own": { "days": own.days }, "in_force": { "days": in_force } });
+    output.record(&told, RETENTION)?;
+    database.close().await?;
+    Ok(Exit::Ok)
 }
 
 async fn create_with_key(name: &str, global: &Global, output: Output) -> anyhow::Result<Exit> {
@@ -201,7 +191,7 @@ impl Limits {
         let own = if change == LimitsChange::default() {
             store.tenant_limits(tenant).await?
         } else {
-            store.set_tenant_limits(tenant, change, &operator()).await?
+            store.set_tenant_limits(tenant, change).await?
         };
         // What hosts grant that have this configuration.
         let in_force = own.narrow(config.limits.step);

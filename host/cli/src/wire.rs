@@ -124,6 +124,7 @@ impl Host {
             poll_every: config.engine.poll,
             drain_for: config.engine.drain,
             limits: config.limits.step,
+            keep_runs: config.retention.keep_runs(),
         };
         let engine = Engine::new(store.clone(), guard, Arc::clone(&sandbox) as _, faults, engine);
         let web = WebState {
@@ -131,7 +132,6 @@ impl Host {
             inspector: sandbox,
             sealer: Arc::new(secrets),
             addresses: config.effects.policy(),
-            limits: config.limits.step,
             pepper,
             clock: Utc::now,
             random,

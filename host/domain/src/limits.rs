@@ -1,5 +1,7 @@
 //! Limits: each a named number with its reason. Those of a block can only narrow its tenant's, and those the operator's.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,7 +12,7 @@ pub struct StepLimits {
     pub memory_bytes_max: u64,
     /// Table elements, summed over all tables of the store.
     pub table_elements_max: u64,
-    /// Guest CPU, counted in ticks of [`CPU_TICK_MS`], of which the last one begun counts whole.
+    /// Guest CPU, counted in epoch ticks.
     pub cpu_ms_max: u64,
     /// Whole execution, waiting for answers included.
     pub wall_ms_max: u64,
@@ -40,11 +42,10 @@ impl StepLimits {
     };
 }
 
-/// The clock that counts guest CPU: short against a second, long against the cost of a wake-up. Less than one tick is nothing
-/// that could be granted.
-pub const CPU_TICK_MS: u64 = 10;
 /// Linear memory that an operator can grant to one execution: what two cores can hold a few of.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
+/// A run that has not succeeded may be replayed for so long after its end: it is kept at least that long.
+pub const REPLAYABLE_FOR: Duration = Duration::from_hours(60 * 24);
 /// Component upload: Rust blocks are 0.1 MB, Python ones 20 to 40.
 pub const UPLOAD_BYTES_MAX: u64 = 64 << 20;
 /// What is said of a program that cannot say what it is: two schemas, and a line for each effect.

@@ -1,4 +1,4 @@
-//! The loops: drain, admit, claim, prepare, execute, settle, wake, sweep, verify.
+//! The loops: drain, admit, claim, prepare, execute, settle, wake, sweep, verify, forget.
 //!
 //! They share nothing in memory that the database does not also know: any host may die at any line.
 
@@ -15,6 +15,7 @@ mod http_node;
 mod known;
 mod listen;
 mod prepare;
+mod retention;
 mod settle;
 mod verify;
 mod worker_node;
@@ -27,7 +28,6 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{Faults, StepRunner};
 use counterfoil_effects::Guard;
 use counterfoil_store::Store;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Plans;
@@ -51,6 +51,8 @@ pub struct EngineConfig {
     pub drain_for: Duration,
     /// Bounds that the operator grants to a block.
     pub limits: StepLimits,
+    /// How long a finished run is kept, of a tenant that has no time of its own; none is for ever.
+    pub keep_runs: Option<Duration>,
 }
 
 /// One host's loops.
@@ -68,8 +70,6 @@ struct Inner {
     plans: Plans,
     held: Held,
     preparations: Preparations,
-    /// One at a time, so that inputs which are costly to check take no more than one of a host's cores.
-    costly_checks: Semaphore,
     /// Steps end, and none begin: not even the next one of a chain.
     stopping: CancellationToken,
 }
@@ -85,21 +85,9 @@ impl Engine {
     ) -> Self {
         let plans = Plans::new(store.clone());
         let (held, preparations) = (Held::default(), Preparations::default());
-        let (costly_checks, stopping) = (Semaphore::new(1), CancellationToken::new());
-        Self {
-            inner: Arc::new(Inner {
-                store,
-                guard,
-                runner,
-                faults,
-                config,
-                plans,
-                held,
-                preparations,
-                costly_checks,
-                stopping,
-            }),
-        }
+        let stopping = CancellationToken::new();
+        let inner = Inner { store, guard, runner, faults, config, plans, held, preparations, stopping };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Runs until `stop`, then waits for the steps in flight, at most as long as configured, and hands back the rest.
@@ -114,11 +102,12 @@ impl Engine {
         });
         let renewing = CancellationToken::new();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
-        let ((), (), (), (), asking) = tokio::join!(
+        let ((), (), (), (), (), asking) = tokio::join!(
             claim::run(Arc::clone(inner), stop.clone()),
             drain::run(Arc::clone(inner), stop.clone()),
             prepare::run(Arc::clone(inner), stop.clone()),
             child::cancel(Arc::clone(inner), stop.clone()),
+            retention::run(Arc::clone(inner), stop.clone()),
             verify::run(Arc::clone(inner), stop.clone())
         );
         let ended = async { tokio::join!(inner.held.empty(), verify::end(asking)) };

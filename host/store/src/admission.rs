@@ -168,6 +168,8 @@ async fn before(tx: &mut Tx, admission: &Admission) -> Result<Before, StoreError
              d.refusal, d.detail AS "detail?",
              EXISTS (
                  SELECT FROM runs WHERE tenant_id = $1 AND workflow_id = $2 AND record_id = $5
+             ) OR EXISTS (
+                 SELECT FROM forgotten_records WHERE tenant_id = $1 AND workflow_id = $2 AND record_id = $5
              ) AS "record_has_run!",
              EXISTS (
                  SELECT FROM runs

@@ -33,6 +33,7 @@ pub mod metrics;
 mod migrate;
 pub mod page;
 pub mod receipt;
+pub mod retention;
 pub mod run;
 pub mod settle;
 pub mod share;

@@ -18,6 +18,8 @@ pub struct Counts {
     pub open_steps: BTreeMap<&'static str, u64>,
     /// Events that are not published yet.
     pub pending_events: u64,
+    /// For how long finished runs that are past their time may not have been forgotten; none where all are kept for ever.
+    pub retention_lag: Option<Duration>,
 }
 
 impl Store {
@@ -49,6 +51,7 @@ impl Store {
                 .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
             open_steps,
             pending_events: unsigned("pending_events", rest.pending_events)?,
+            retention_lag: self.retention_lag().await?,
         })
     }
 }

@@ -6,6 +6,7 @@
 //! | `counterfoil_effects_unknown_oldest_age_seconds` | gauge | age of the oldest of them; 0 without one |
 //! | `counterfoil_steps_open{wait}` | gauge | steps that have not settled, by what they wait for |
 //! | `counterfoil_events_pending` | gauge | events that are not published yet |
+//! | `counterfoil_retention_lag_seconds` | gauge | how far behind the forgetting of finished runs is; 0 where all are kept |
 //! | `counterfoil_http_requests_total{method,route,status}` | counter | requests answered |
 //! | `counterfoil_http_request_seconds{route}` | histogram | time to answer |
 
@@ -75,6 +76,8 @@ pub(crate) fn exposition(metrics: &Metrics, counts: &Counts) -> Result<String, s
     let oldest = Gauge::<f64, AtomicU64>::default();
     oldest.set(counts.unknown_oldest.unwrap_or_default().as_secs_f64());
     let pending: Gauge = gauge(counts.pending_events);
+    let lag = Gauge::<f64, AtomicU64>::default();
+    lag.set(counts.retention_lag.unwrap_or_default().as_secs_f64());
     let open = Family::<WaitLabel, Gauge>::default();
     for (wait, count) in &counts.open_steps {
         open.get_or_create(&WaitLabel { wait }).set(saturating(*count));
@@ -83,6 +86,7 @@ pub(crate) fn exposition(metrics: &Metrics, counts: &Counts) -> Result<String, s
     registry.register("effects_unknown_oldest_age_seconds", "Age of the oldest of them", oldest);
     registry.register("steps_open", "Steps that have not settled, by what they wait for", open);
     registry.register("events_pending", "Events that are not published yet", pending);
+    registry.register("retention_lag_seconds", "How far behind the forgetting of finished runs is", lag);
     registry.register("http_requests", "Requests answered", metrics.requests.clone());
     registry.register("http_request_seconds", "Time to answer a request", metrics.seconds.clone());
     let mut text = String::new();
@@ -119,6 +123,7 @@ mod tests {
             unknown_oldest: Some(Duration::from_millis(1_500)),
             open_steps: [("ready", 1), ("blocked", 2)].into(),
             pending_events: 3,
+            retention_lag: Some(Duration::from_mins(10)),
         };
         let text = exposition(&metrics, &counts).expect("writes");
         // Of one metric, the series come in no order.
@@ -132,6 +137,7 @@ mod tests {
         # HELP counterfoil_events_pending Events that are not published yet.
         # HELP counterfoil_http_request_seconds Time to answer a request.
         # HELP counterfoil_http_requests Requests answered.
+        # HELP counterfoil_retention_lag_seconds How far behind the forgetting of finished runs is.
         # HELP counterfoil_steps_open Steps that have not settled, by what they wait for.
         counterfoil_effects_unknown 2
         counterfoil_effects_unknown_oldest_age_seconds 1.5
@@ -142,6 +148,7 @@ mod tests {
         counterfoil_http_request_seconds_sum{route="unmatched"} 0.001
         counterfoil_http_requests_total{method="GET",route="/v1/runs/{id}",status="404"} 1
         counterfoil_http_requests_total{method="other",route="unmatched",status="404"} 1
+        counterfoil_retention_lag_seconds 600.0
         counterfoil_steps_open{wait="blocked"} 2
         counterfoil_steps_open{wait="ready"} 1
         "#);

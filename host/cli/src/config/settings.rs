@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use counterfoil_domain::key::Pepper;
-use counterfoil_domain::limits::{CPU_TICK_MS, MEMORY_BYTES_MAX, StepLimits};
+use counterfoil_domain::limits::{MEMORY_BYTES_MAX, StepLimits};
 use counterfoil_domain::outbound::{AddressPolicy, PrivateNetwork};
 use counterfoil_domain::ports::Site;
 use serde::Deserialize;
@@ -183,7 +183,7 @@ impl LimitsConfig {
         // One page of it is the least.
         const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=MEMORY_BYTES_MAX;
         // One tick of the clock, and a minute in which a core does nothing else.
-        const CPU_MS: RangeInclusive<u64> = CPU_TICK_MS..=60_000;
+        const CPU_MS: RangeInclusive<u64> = 10..=60_000;
         const WALL_MS: RangeInclusive<u64> = 100..=3_600_000;
         let mut limit = |name, default, range: RangeInclusive<u64>| {
             let value = reader.value(name, default);
@@ -202,6 +202,31 @@ impl LimitsConfig {
         Self { step }
     }
 }
+
+/// How long what is over is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct RetentionConfig {
+    /// How long a finished run is kept, in days; a tenant may have a time of its own.
+    /// `COUNTERFOIL__RETENTION__FINISHED_RUNS_DAYS`, default for ever.
+    pub(crate) days: Option<u32>,
+}
+
+impl RetentionConfig {
+    pub(super) fn read(reader: &mut Reader) -> Self {
+        const KEY: &str = "retention.finished_runs_days";
+        let days = reader.optional(KEY, |days: &u32| days.to_string(), "for ever");
+        reader.check(KEY, days.is_none_or(|days| DAYS.contains(&days)), || "from 1 to 36500 days".into());
+        Self { days }
+    }
+
+    /// The same as a time.
+    pub(crate) fn keep_runs(&self) -> Option<Duration> {
+        self.days.map(|days| Duration::from_hours(24 * u64::from(days)))
+    }
+}
+
+/// Days that finished runs may be kept: less is no history, and more is for ever.
+pub(crate) const DAYS: RangeInclusive<u32> = 1..=36_500;
 
 /// More than a machine has cores for.
 const RUNNERS_MAX: u32 = 256;

@@ -101,6 +101,7 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
     log.format = text (default)
     pepper = given, not shown (COUNTERFOIL__PEPPER)
     pepper_file = HOME/flag/pepper (default)
+    retention.finished_runs_days = for ever (default)
     secret_keys_file = HOME/flag/secret-keys (default)
     server.cookies_secure = false (default)
     server.listen = 127.0.0.1:2 (COUNTERFOIL__SERVER__LISTEN)

@@ -236,7 +236,7 @@ steps:
     assert_eq!(view.output, Some(json!("book/car")), "{view:?}");
     let paths: Vec<String> = house.provider.calls().iter().map(|call| call.path.clone()).collect();
     assert_eq!(paths, ["/charges", "/reservations", "/cars", "/refunds/hotel", "/refunds/ch_1"]);
-    let timeline = house.work.store.timeline(house.work.tenant, run).await?.expect("exists");
+    let timeline = house.timeline(run).await?;
     let states: Vec<_> = timeline
         .effects
         .iter()

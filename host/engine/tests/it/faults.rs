@@ -135,8 +135,8 @@ async fn a_host_without_a_block_leaves_it_to_others() -> anyhow::Result<()> {
     let poor = house.host_with(|_| false, Duration::from_secs(20))?;
     let run = house.start("rare", json!({})).await?;
     eventually(async || {
-        let attempts = house.work.store.timeline(house.work.tenant, run).await?.map(|rows| rows.open);
-        Ok(attempts.is_some_and(|open| open.iter().all(|step| step.first_started_at.is_some())).then_some(()))
+        let open = house.timeline(run).await?.open;
+        Ok(open.iter().all(|step| step.first_started_at.is_some()).then_some(()))
     })
     .await?;
     let rich = house.host()?;

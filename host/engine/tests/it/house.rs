@@ -25,11 +25,13 @@ use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
 use counterfoil_effects::{Guard, GuardConfig};
 use counterfoil_engine::{Engine, EngineConfig};
+use counterfoil_store::Page;
 use counterfoil_store::admission::{Admission, Admitted};
 use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::run::{RunState, RunView, Trigger};
 use counterfoil_store::settle::SettledStep;
+use counterfoil_store::timeline::TimelineRows;
 use counterfoil_store::workflow::{Activation, NewVersion};
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use counterfoil_testkit::work::Work;
@@ -164,6 +166,8 @@ pub(crate) struct House {
     pub(crate) work: Work,
     pub(crate) provider: Provider,
     blocks: BTreeMap<String, (Digest, Does)>,
+    /// As an engine is told when it is made.
+    pub(crate) keep_runs: Option<Duration>,
 }
 
 /// An engine at work. Dropping it is a crash: nothing is handed back.
@@ -193,35 +197,25 @@ impl House {
         let work = Work::new().await?;
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), json!({})).await?;
-        Ok(Self { work, provider, blocks: BTreeMap::new() })
+        Ok(Self { work, provider, blocks: BTreeMap::new(), keep_runs: None })
     }
 
     /// Uploads a block that is a script.
     pub(crate) async fn block(&mut self, name: &str, script: Script) -> anyhow::Result<Digest> {
-        self.block_taking(name, json!(true), script).await
-    }
-
-    /// Uploads a block that is a script, and takes what this schema says.
-    pub(crate) async fn block_taking(
-        &mut self,
-        name: &str,
-        input: Value,
-        script: Script,
-    ) -> anyhow::Result<Digest> {
-        self.upload(name, input, Does::Script(script)).await
+        self.upload(name, Does::Script(script)).await
     }
 
     /// Uploads a block that charges, and may be asked about it, and makes a workflow of it.
     pub(crate) async fn charging(&mut self, name: &str, asked: Option<Asked>) -> anyhow::Result<()> {
-        self.upload(name, json!(true), Does::Charges(asked)).await?;
+        self.upload(name, Does::Charges(asked)).await?;
         self.workflow(&format!("name: {name}\nsteps:\n  - pay: {{ block: {name} }}\n")).await
     }
 
-    async fn upload(&mut self, name: &str, input: Value, does: Does) -> anyhow::Result<Digest> {
+    async fn upload(&mut self, name: &str, does: Does) -> anyhow::Result<Digest> {
         let bytes = name.as_bytes().to_vec();
         let digest = Digest::of(&bytes);
         let grant = json!({ "kind": "http", "safety": "at-most-once", "connections": ["p"] });
-        let descriptor = json!({ "name": name, "input": input, "output": true, "effects": [grant] });
+        let descriptor = json!({ "name": name, "input": true, "output": true, "effects": [grant] });
         let block = NewBlock {
             name,
             digest,
@@ -367,6 +361,7 @@ impl House {
             poll_every: Duration::from_millis(100),
             drain_for: Duration::from_secs(10),
             limits: StepLimits::DEFAULT,
+            keep_runs: self.keep_runs,
         };
         let engine = Engine::new(store, guard, Arc::clone(&runner) as _, Arc::new(NoFaults), config);
         let stop = CancellationToken::new();
@@ -391,9 +386,18 @@ impl House {
         found.await.with_context(|| format!("waiting for {run}"))
     }
 
+    /// The timeline of a run, as much as a test needs of it.
+    pub(crate) async fn timeline(&self, run: RunId) -> anyhow::Result<TimelineRows> {
+        let (store, tenant) = (&self.work.store, self.work.tenant);
+        let head = store.timeline_head(tenant, run).await?.context("the run is there")?;
+        let plan: Plan = serde_json::from_value(head.plan.clone())?;
+        let nodes: Vec<String> = plan.nodes().iter().map(|node| node.path.clone()).collect();
+        Ok(store.timeline(tenant, head, &nodes, &Page { after: None, limit: 1_000 }).await?)
+    }
+
     /// The steps of a run as the timeline has them: `node state attempt`.
     pub(crate) async fn steps(&self, run: RunId) -> anyhow::Result<Vec<String>> {
-        let timeline = self.work.store.timeline(self.work.tenant, run).await?.context("the run is there")?;
+        let timeline = self.timeline(run).await?;
         let mut steps: Vec<_> = timeline
             .settled
             .iter()

@@ -1,11 +1,13 @@
 //! Runs, from their start to their end.
 
+use std::time::Duration;
+
 use counterfoil_domain::ports::StepEnd;
 use counterfoil_store::run::RunState;
 use counterfoil_testkit::provider::Act;
 use serde_json::json;
 
-use crate::house::House;
+use crate::house::{House, eventually};
 
 const ORDER: &str = r#"
 name: order
@@ -66,48 +68,6 @@ steps:
 }
 
 #[tokio::test]
-async fn a_block_is_run_only_with_an_input_that_it_takes() -> anyhow::Result<()> {
-    let mut house = House::new().await?;
-    let order = json!({
-        "type": "object", "required": ["order"],
-        "properties": { "order": { "type": "string" }, "lines": { "items": { "enum": (0..200).collect::<Vec<_>>() } } },
-    });
-    // Was uploaded before schemas were read: it cannot be checked, and is run.
-    for (name, schema) in [("order", order), ("old", json!({ "$ref": "#" }))] {
-        house.block_taking(name, schema, |_| StepEnd::Output("1".into())).await?;
-        let source = format!("name: {name}\nsteps:\n  - only: {{ block: {name}, input: \"=input\" }}\n");
-        house.workflow(&source).await?;
-    }
-    let host = house.host()?;
-    let lines = |count: usize| json!({ "order": "o-1", "lines": vec![7; count] });
-    for (block, input, refusal) in [
-        ("order", json!({ "order": "o-1" }), None),
-        ("old", json!(7), None),
-        ("order", json!({}), Some("/: \"order\" is a required property")),
-        ("order", json!({ "order": 7 }), Some("/order: 7 is not of type \"string\"")),
-        ("order", lines(300), None),
-        (
-            "order",
-            lines(3_000),
-            Some("it cannot be checked against its schema: that would take too much work"),
-        ),
-    ] {
-        let before = host.runner.ran.lock().map_or(0, |ran| ran.len());
-        let run = house.start(block, input).await?;
-        let view = house.ended(run).await?;
-        let error = refusal.map(|why| {
-            json!({ "code": "input_invalid", "message": format!("the input is not what the block takes: {why}") })
-        });
-        let said =
-            view.error.as_ref().map(|error| json!({ "code": error["code"], "message": error["message"] }));
-        assert_eq!(said, error, "{view:?}");
-        let ran = host.runner.ran.lock().map_or(0, |ran| ran.len()) - before;
-        assert_eq!(ran, usize::from(refusal.is_none()), "{view:?}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_delay_of_a_day_holds_neither_a_sandbox_nor_a_place() -> anyhow::Result<()> {
     const RUNS: i64 = 20;
     let mut house = House::new().await?;
@@ -118,12 +78,12 @@ async fn a_delay_of_a_day_holds_neither_a_sandbox_nor_a_place() -> anyhow::Resul
         )
         .await?;
     // With room for one step, whatever is held keeps all others from running.
-    let host = house.host_of(|_| true, std::time::Duration::from_secs(20), 1)?;
+    let host = house.host_of(|_| true, Duration::from_secs(20), 1)?;
     for _ in 0..RUNS {
         house.start("day", json!({})).await?;
     }
     let waiting = "SELECT count(*) FROM open_steps WHERE node = 'wait' AND lease_id IS NULL";
-    crate::house::eventually(async || Ok((house.work.count(waiting).await? == RUNS).then_some(()))).await?;
+    eventually(async || Ok((house.work.count(waiting).await? == RUNS).then_some(()))).await?;
     assert_eq!(host.runner.ran.lock().map(|ran| ran.len()).ok(), usize::try_from(RUNS).ok());
     Ok(())
 }
@@ -230,7 +190,7 @@ async fn a_full_host_that_stops_takes_nothing_more() -> anyhow::Result<()> {
     let house = House::new().await?;
     house.workflow(ORDER).await?;
     house.provider.script("/charges", Act::held());
-    let host = house.host_of(|_| true, std::time::Duration::from_secs(20), 1)?;
+    let host = house.host_of(|_| true, Duration::from_secs(20), 1)?;
     let first = house.start("order", json!({ "cents": 50 })).await?;
     house.provider.wait_for_calls(1).await?;
     let second = house.start("order", json!({ "cents": 50 })).await?;
@@ -243,4 +203,31 @@ async fn a_full_host_that_stops_takes_nothing_more() -> anyhow::Result<()> {
     assert_eq!(house.run(second).await?.row.state, RunState::Pending);
     assert_eq!(house.provider.calls().len(), 1);
     Ok(())
+}
+
+/// A host forgets what is past its time beside its other work, and whatever it was asked about that is gone for everybody.
+#[tokio::test]
+async fn a_host_forgets_finished_runs_that_are_past_their_time() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house.workflow("name: short\nsteps:\n  - s: { set: { value: 1 } }\n").await?;
+    let run = house.start("short", json!({})).await?;
+    let host = house.host()?;
+    house.ended(run).await?;
+    host.stop().await?;
+    // Nobody asks again for what was started without a key.
+    let aged = "UPDATE runs SET ended_at = now() - interval '2 days', start_key = 'run:' || id";
+    house.work.execute(aged).await?;
+
+    house.keep_runs = Some(Duration::from_hours(24));
+    let host = house.host()?;
+    eventually(async || {
+        let is_gone = house.work.store.run(house.work.tenant, run).await?.is_none();
+        Ok((is_gone && house.work.count("SELECT count(*) FROM forgotten_runs").await? == 0).then_some(()))
+    })
+    .await?;
+    assert_eq!(house.work.count("SELECT count(*) FROM settled_steps").await?, 0);
+    // And works on.
+    let next = house.start("short", json!({})).await?;
+    house.ended(next).await?;
+    host.stop().await
 }

@@ -437,8 +437,7 @@ async fn events_that_a_run_cannot_keep_are_counted_in_its_timeline() -> anyhow::
     house.signal(run, "go", json!(1)).await?;
     let unheard = async |count| {
         eventually(async || {
-            let rows = house.work.store.timeline(house.work.tenant, run).await?;
-            let audit = rows.map(|rows| rows.audit).unwrap_or_default();
+            let audit = house.timeline(run).await?.audit;
             let told: Vec<_> = audit
                 .into_iter()
                 .filter(|row| row.action == "run.unheard")

@@ -126,10 +126,13 @@ async fn before(tx: &mut Tx, going: &[(usize, &Admission)]) -> Result<Vec<Before
              (SELECT id FROM runs r
               WHERE r.tenant_id = w.tenant_id AND r.workflow_id = w.workflow_id AND start_key = w.key) AS run,
              d.refusal AS "refusal?", d.detail AS "detail?",
-             w.record_id IS NOT NULL AND EXISTS (
+             w.record_id IS NOT NULL AND (EXISTS (
                  SELECT FROM runs r
                  WHERE r.tenant_id = w.tenant_id AND r.workflow_id = w.workflow_id AND r.record_id = w.record_id
-             ) AS "record_has_run!",
+             ) OR EXISTS (
+                 SELECT FROM forgotten_records f
+                 WHERE f.tenant_id = w.tenant_id AND f.workflow_id = w.workflow_id AND f.record_id = w.record_id
+             )) AS "record_has_run!",
              w.record_id IS NOT NULL AND EXISTS (
                  SELECT FROM runs r
                  WHERE r.tenant_id = w.tenant_id AND r.workflow_id = w.workflow_id AND r.record_id = w.record_id

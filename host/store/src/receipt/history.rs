@@ -20,11 +20,17 @@ impl Store {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let run = sqlx::query!(
-            r#"SELECT w.name AS "workflow?", r.state <> 'open' AS "has_ended!" FROM runs r
-             LEFT JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
-             WHERE r.tenant_id = $1 AND r.id = $2"#,
+            // A receipt that guards outlives its run.
+            r#"SELECT w.name AS "workflow?", r.has_ended AS "has_ended!" FROM (
+                 SELECT workflow_id, state <> 'open' AS has_ended FROM runs WHERE tenant_id = $1 AND id = $2
+                 UNION ALL
+                 SELECT workflow_id, true FROM forgotten_runs
+                 WHERE tenant_id = $1 AND lineage = $3 AND run_id = $2
+             ) r
+             LEFT JOIN workflows w ON w.tenant_id = $1 AND w.id = r.workflow_id"#,
             tenant.0,
             row.run_id,
+            row.lineage,
         )
         .fetch_optional(self.pool())
         .await?;
