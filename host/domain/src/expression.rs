@@ -16,12 +16,14 @@ mod error;
 mod nesting;
 mod object;
 mod pointer;
+mod quick;
 mod scope;
 mod template;
 mod value;
 
 use std::collections::BTreeMap;
 
+use cel::common::value::Val;
 use cel::{Context, IdedExpr};
 use serde_json::Value;
 
@@ -29,6 +31,7 @@ pub use self::compiled::{Compile, Compiled};
 use self::environment::Pattern;
 pub use self::error::{EvaluationError, ExpressionError, Reason};
 pub(crate) use self::pointer::{Pointer, child};
+use self::quick::Quick;
 use self::scope::{Need, Path};
 pub use self::scope::{Root, Scope};
 pub(crate) use self::template::text;
@@ -59,6 +62,8 @@ pub struct Expression {
     /// The expression is no more than this path: its value is handed over as it is, whatever its numbers.
     path: Option<Path>,
     patterns: Vec<Pattern>,
+    /// The same tree with what need not be left to the evaluator taken out, if there is any of it.
+    quick: Option<Quick>,
 }
 
 impl Expression {
@@ -85,6 +90,7 @@ impl Expression {
         let (mut tree, positions) = environment::parse(source)?;
         let analysis = analysis::analyse(&mut tree, &positions, roots)?;
         let path = Path::of(&tree).filter(|path| !path.presence);
+        let quick = Quick::of(&tree);
         Ok(Self {
             source: source.to_owned(),
             tree,
@@ -92,6 +98,7 @@ impl Expression {
             needs: analysis.needs,
             path,
             patterns: analysis.patterns,
+            quick,
         })
     }
 
@@ -147,13 +154,31 @@ impl Expression {
         if cost > EVALUATION_COST_BYTES_MAX {
             return Err(Reason::TooCostly { cost_bytes: cost });
         }
+        let quick = self.quick.as_ref().and_then(|quick| Some((quick, quick.values(scope)?)));
+        match quick {
+            Some((quick, values)) => self.resolve(&quick.tree, &quick.needs, values, scope),
+            None => self.resolve(&self.tree, &self.needs, vec![], scope),
+        }
+    }
+
+    /// Lets the evaluator come to the value of `tree`, which reads `needs`, and beside these the `values` that have names.
+    fn resolve<'a>(
+        &'a self,
+        tree: &'a IdedExpr,
+        needs: &'a BTreeMap<Root, Need>,
+        values: Vec<(String, Box<dyn Val + 'a>)>,
+        scope: &'a Scope<'_>,
+    ) -> Result<Value, Reason> {
         let mut context = Context::with_env(environment::standard());
-        for (root, need) in &self.needs {
+        for (root, need) in needs {
             context.add_variable_as_val(root.name(), value::to_cel(scope.root(*root), need));
+        }
+        for (name, value) in values {
+            context.add_variable_as_val(name, value);
         }
         environment::add_patterns(&mut context, &self.patterns);
         environment::contained(|| {
-            let result = cel::Value::resolve_val(&self.tree, &context);
+            let result = cel::Value::resolve_val(tree, &context);
             match result {
                 Ok(result) => value::from_cel(result.as_ref()),
                 Err(error) => Err(error::reason(&error, &self.needs, scope)),

@@ -235,6 +235,11 @@ fn bytes(node: Node<'_>) -> u64 {
         Node::Json(Value::Array(elements)) => {
             elements.iter().map(|element| 1 + bytes(Node::Json(element))).fold(2, u64::saturating_add)
         }
+        // A list has many of these.
+        Node::Json(Value::Object(fields)) => fields
+            .iter()
+            .map(|(name, value)| 4 + name.len() as u64 + bytes(Node::Json(value)))
+            .fold(2, u64::saturating_add),
         other => other
             .fields()
             .into_iter()
