@@ -49,10 +49,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         page: crate::args::Page,
     },
-    /// One run and its timeline, as they are now.
+    /// One run and a page of its timeline, as they are now.
     Show {
         /// Its id, `run_…`.
         id: String,
+        #[command(flatten)]
+        page: crate::args::Page,
     },
     /// Wait until a run ends or needs a person, then print its timeline; the exit code tells its state.
     Watch {
@@ -118,7 +120,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             let query = [("workflow", workflow), ("state", state), ("record", record), limit, after];
             output.list(&api.get(&["runs"], &query).await?, COLUMNS)?;
         }
-        Command::Show { id } => return watch::show(&api, &id, output).await,
+        Command::Show { id, page } => return watch::show(&api, &id, page, output).await,
         Command::Watch { id, timeout } => return watch::watch(&api, &id, timeout, output).await,
         Command::Cancel { id } => {
             output.record(&api.post(&["runs", &id, "cancel"], Body::empty()).await?, COLUMNS)?;

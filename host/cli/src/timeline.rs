@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, Utc};
-use counterfoil_domain::limits::bounded_text;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,6 +17,8 @@ pub(crate) struct Timeline {
     pub(crate) run: Run,
     duration_ms: i64,
     pub(crate) entries: Vec<Entry>,
+    /// Where they go on.
+    next: Option<String>,
     audit: Vec<Audit>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Entry {
     error: Option<Fault>,
     logs: Option<Logs>,
     spans: Vec<Span>,
-    pub(crate) effects: Vec<Effect>,
+    effects: Vec<Effect>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,10 +75,10 @@ struct Span {
 
 /// An effect.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Effect {
-    pub(crate) id: String,
+struct Effect {
+    id: String,
     safety: String,
-    pub(crate) state: String,
+    state: String,
     summary: String,
     reason: Option<String>,
 }
@@ -85,8 +86,6 @@ pub(crate) struct Effect {
 #[derive(Debug, Deserialize)]
 struct Fault {
     code: String,
-    /// The block's own, or a worker's.
-    block_code: Option<String>,
     message: String,
 }
 
@@ -163,6 +162,9 @@ impl Timeline {
         for entry in &self.entries {
             entry.write(out, width, run.admitted_at)?;
         }
+        if let Some(next) = &self.next {
+            writeln!(out, "{DIM}further steps: counterfoil run show {} --after {next}{DIM:#}", run.id)?;
+        }
         for audit in &self.audit {
             let actor = audit.actor.as_str().map_or_else(|| audit.actor.to_string(), Into::into);
             writeln!(out, "{} {DIM}{actor}: {}{DIM:#}", offset(audit.at, run.admitted_at), audit.action)?;
@@ -211,9 +213,13 @@ impl Entry {
                 writeln!(out, "{INDENT}  {DIM}{}{DIM:#}", one_line(reason))?;
             }
         }
-        if let Some(logs) = &self.logs {
-            for line in logs.shown() {
-                writeln!(out, "{INDENT}{DIM}{}{DIM:#}", hung(&line, HUNG))?;
+        if let Some(Logs { lines, truncated }) = &self.logs {
+            for Log { level, message } in lines {
+                let message = hung(message, HUNG);
+                writeln!(out, "{INDENT}{DIM}{level}: {message}{DIM:#}")?;
+            }
+            if *truncated {
+                writeln!(out, "{INDENT}{DIM}(it logged more than is kept){DIM:#}")?;
             }
         }
         if let Some(error) = &self.error {
@@ -224,34 +230,6 @@ impl Entry {
 
     fn spans_tell_attempts(&self) -> bool {
         self.attempt > 1
-    }
-}
-
-impl Logs {
-    /// Its last lines: what a step said before it ended explains its end.
-    fn shown(&self) -> Vec<String> {
-        /// Of one step: a screen holds several.
-        const LINES_MAX: usize = 20;
-        const LINE_BYTES_MAX: usize = 500;
-        let Self { lines, truncated } = self;
-        let left_out = lines.len().saturating_sub(LINES_MAX);
-        let is_cut = |line: &Log| line.message.len() > LINE_BYTES_MAX;
-        let shown = &lines[left_out..];
-        let mut text = vec![];
-        if left_out > 0 || shown.iter().any(is_cut) {
-            let which =
-                if left_out > 0 { format!("{left_out} lines before these") } else { "lines are cut".into() };
-            text.push(format!("({which}; all of it with -o json, and on the page)"));
-        }
-        text.extend(
-            shown
-                .iter()
-                .map(|Log { level, message }| format!("{level}: {}", bounded_text(message, LINE_BYTES_MAX))),
-        );
-        if *truncated {
-            text.push("(it logged more than is kept)".into());
-        }
-        text
     }
 }
 
@@ -277,8 +255,7 @@ impl Span {
 impl Fault {
     fn line(&self, indent: &str) -> String {
         let red = AnsiColor::Red.on_default();
-        let own = self.block_code.as_ref().map_or_else(String::new, |own| format!(" ({})", one_line(own)));
-        format!("{red}{}{own}{red:#} {}", self.code, hung(&self.message, indent))
+        format!("{red}{}{red:#} {}", self.code, hung(&self.message, indent))
     }
 }
 

@@ -9,17 +9,18 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::api::Api;
+use crate::args::Page;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::timeline::{Effect, Timeline, mark};
+use crate::timeline::{Timeline, mark};
 
 /// Between two looks: short against a person's patience, long against the cost of one.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(300);
 
-/// Prints the timeline as it is now.
-pub(super) async fn show(api: &Api, id: &str, output: Output) -> anyhow::Result<Exit> {
-    let (value, timeline) = look(api, id).await?;
+/// Prints a page of the timeline as it is now.
+pub(super) async fn show(api: &Api, id: &str, page: Page, output: Output) -> anyhow::Result<Exit> {
+    let (value, timeline) = look(api, id, page).await?;
     output.show(&value, || timeline.text())?;
     advise(api, &timeline).await;
     Ok(Exit::Ok)
@@ -39,7 +40,7 @@ pub(super) async fn watch(
     let mut seen = Seen::default();
     loop {
         looks.tick().await;
-        let (value, timeline) = look(api, id).await?;
+        let (value, timeline) = look(api, id, Page::FIRST).await?;
         seen.tell(&timeline, &progress);
         let exit = match timeline.run.state.as_str() {
             "succeeded" => Exit::Ok,
@@ -58,8 +59,8 @@ pub(super) async fn watch(
     }
 }
 
-async fn look(api: &Api, id: &str) -> anyhow::Result<(Value, Timeline)> {
-    let value = api.get(&["runs", id, "timeline"], &[]).await?;
+async fn look(api: &Api, id: &str, page: Page) -> anyhow::Result<(Value, Timeline)> {
+    let value = api.get(&["runs", id, "timeline"], &page.query()).await?;
     let timeline = Timeline::deserialize(&value)
         .context("the host's timeline is of another version than this program")?;
     Ok((value, timeline))
@@ -67,10 +68,9 @@ async fn look(api: &Api, id: &str) -> anyhow::Result<(Value, Timeline)> {
 
 /// Whether the blocks themselves will be asked, or are being asked, about everything that is unknown, before a person is.
 async fn is_for_verifiers(api: &Api, timeline: &Timeline) -> anyhow::Result<bool> {
-    let mut unknown = unknown(timeline).peekable();
-    let is_any = unknown.peek().is_some();
-    for effect in unknown {
-        let effect = api.get(&["effects", &effect.id], &[]).await?;
+    let unknown = unknown(api, timeline).await?;
+    for id in &unknown {
+        let effect = api.get(&["effects", id], &[]).await?;
         let asked = &effect["verification"];
         // One that has been settled meanwhile is nobody's turn any more.
         let is_open = effect["state"] == "unknown";
@@ -78,11 +78,15 @@ async fn is_for_verifiers(api: &Api, timeline: &Timeline) -> anyhow::Result<bool
             return Ok(false);
         }
     }
-    Ok(is_any)
+    Ok(!unknown.is_empty())
 }
 
-fn unknown(timeline: &Timeline) -> impl Iterator<Item = &Effect> {
-    timeline.entries.iter().flat_map(|entry| &entry.effects).filter(|effect| effect.state == "unknown")
+/// The run's effects whose outcome is unknown, the oldest first, as many as a page holds.
+async fn unknown(api: &Api, timeline: &Timeline) -> anyhow::Result<Vec<String>> {
+    let query = [("state", Some("unknown".to_owned())), ("run", Some(timeline.run.id.clone()))];
+    let found = api.get(&["effects"], &query).await?;
+    let ids = found["items"].as_array().into_iter().flatten().filter_map(|effect| effect["id"].as_str());
+    Ok(ids.map(ToOwned::to_owned).collect())
 }
 
 /// The page, and what a person can do where one is needed.
@@ -92,9 +96,9 @@ async fn advise(api: &Api, timeline: &Timeline) {
     if is_for_verifiers(api, timeline).await.unwrap_or(false) {
         anstream::eprintln!("nobody knows yet whether it took place; the block is asked first");
     }
-    for effect in unknown(timeline) {
-        anstream::eprintln!("nobody knows whether {} took place; find out, then say so:", effect.id);
-        anstream::eprintln!("next: counterfoil effect show {}", effect.id);
+    for id in unknown(api, timeline).await.unwrap_or_default() {
+        anstream::eprintln!("nobody knows whether {id} took place; find out, then say so:");
+        anstream::eprintln!("next: counterfoil effect show {id}");
     }
 }
 

@@ -98,15 +98,20 @@ impl Store {
         page: Page,
     ) -> Result<Vec<EffectRow>, StoreError> {
         let columns = match filter {
-            EffectFilter { state: Some(ReceiptState::Unknown), run: None } => {
-                self.unresolved(tenant, &page).await?
+            EffectFilter { state: Some(ReceiptState::Unknown), run } => {
+                self.unresolved(tenant, run, &page).await?
             }
             _ => self.effects_by_run(tenant, filter, &page).await?,
         };
         columns.into_iter().map(EffectRow::try_from).collect()
     }
 
-    async fn unresolved(&self, tenant: TenantId, page: &Page) -> Result<Vec<Columns>, StoreError> {
+    async fn unresolved(
+        &self,
+        tenant: TenantId,
+        run: Option<RunId>,
+        page: &Page,
+    ) -> Result<Vec<Columns>, StoreError> {
         let after = page.after_effect()?;
         let columns = sqlx::query_as!(
             Columns,
@@ -117,6 +122,7 @@ impl Store {
              JOIN runs r ON r.tenant_id = e.tenant_id AND r.id = e.run_id
              JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id
              WHERE e.tenant_id = $1 AND e.unresolved
+               AND ($5::uuid IS NULL OR e.run_id = $5)
                AND ($2::timestamptz IS NULL OR (e.prepared_at, e.id) > ($2, $3))
              ORDER BY e.prepared_at, e.id
              LIMIT $4"#,
@@ -124,6 +130,7 @@ impl Store {
             after.map(|(_, at, _)| at),
             after.map(|(_, _, id)| id),
             page.limit(),
+            run.map(|run| run.0),
         )
         .fetch_all(self.reads())
         .await?;

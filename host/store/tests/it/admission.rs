@@ -204,9 +204,9 @@ async fn a_run_may_end_with_its_admission() {
     admission.inline = vec![settled(admission.run, "set", SettledState::Succeeded)];
     admission.end = Some(run_end(RunEndState::Succeeded));
     world.store.admit(&admission).await.expect("admits");
-    let timeline = world.store.timeline(world.tenant, admission.run).await.expect("reads").expect("exists");
-    assert_eq!(timeline.run.row.state, RunState::Succeeded);
-    assert_eq!(timeline.run.output, run_end(RunEndState::Succeeded).output);
+    let timeline = world.timeline(admission.run).await.expect("exists");
+    assert_eq!(timeline.head.run.row.state, RunState::Succeeded);
+    assert_eq!(timeline.head.run.output, run_end(RunEndState::Succeeded).output);
     assert_eq!(one(timeline.settled).node, "set");
     assert_eq!(world.number("SELECT count(*) FROM open_runs").await, 0);
 }

@@ -143,8 +143,8 @@ async fn a_timeline_has_every_row_of_its_run() {
         ..settlement(&step)
     };
     world.store.settle(&settlement).await.expect("settles");
-    let rows = world.store.timeline(world.tenant, step.run).await.expect("reads").expect("exists");
-    assert_eq!((rows.plan, rows.audit), (json!({ "plan": 1 }), vec![]));
+    let rows = world.timeline(step.run).await.expect("exists");
+    assert_eq!((rows.head.plan, rows.audit), (json!({ "plan": 1 }), vec![]));
     let own = &rows.settled[0];
     assert_eq!((own.node.as_str(), own.losses, own.logs.as_ref()), ("a", 1, Some(&json!(["a line"]))));
     assert!(own.queued_at <= own.started_at.expect("started") && own.started_at < Some(own.settled_at));

@@ -88,7 +88,7 @@ const MANY: &str = "
     SET plan_cache_mode = force_generic_plan";
 
 /// A statement, and how many parameters it has.
-fn statements() -> Vec<(String, usize)> {
+pub(crate) fn statements() -> Vec<(String, usize)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
     let files = std::fs::read_dir(&dir).expect("the prepared statements are there");
     let mut statements: Vec<_> = files

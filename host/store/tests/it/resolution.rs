@@ -42,7 +42,7 @@ async fn an_unknown_outcome_blocks_until_somebody_says_what_happened() {
                 (unknown, outcome.state(), "person:ada", "seen in the provider's own list"),
             ]
         );
-        let timeline = world.store.timeline(world.tenant, step.run).await.expect("reads").expect("exists");
+        let timeline = world.timeline(step.run).await.expect("exists");
         assert_eq!(one(timeline.audit).action, "effect.resolve");
     }
 }

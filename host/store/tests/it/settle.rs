@@ -80,7 +80,7 @@ async fn a_run_that_ends_leaves_nothing_open() {
         for table in ["open_runs", "open_steps"] {
             assert_eq!(world.number(&format!("SELECT count(*) FROM {table}")).await, 0, "{table}, {state:?}");
         }
-        let timeline = world.store.timeline(world.tenant, run).await.expect("reads").expect("exists");
+        let timeline = world.timeline(run).await.expect("exists");
         let states: Vec<_> = timeline.settled.iter().map(|step| (step.node.as_str(), step.state)).collect();
         let cancelled = SettledState::Cancelled;
         assert_eq!(states, [("a", SettledState::Succeeded), ("b", cancelled), ("c", cancelled)]);
@@ -106,9 +106,9 @@ async fn a_run_is_cancelled_once_with_all_its_steps() {
     // Its receipt can still be settled, by a late answer for one.
     world.store.record_answer(&[commit(&sent, ReceiptState::Unknown)]).await.expect("records");
     assert_eq!(world.state(&sent).await, ReceiptState::Committed);
-    let timeline = world.store.timeline(world.tenant, step.run).await.expect("reads").expect("exists");
+    let timeline = world.timeline(step.run).await.expect("exists");
     assert_eq!(one(timeline.audit).action, "run.cancel");
-    assert_eq!((timeline.run.row.state, timeline.open.len()), (RunState::Cancelled, 0));
+    assert_eq!((timeline.head.run.row.state, timeline.open.len()), (RunState::Cancelled, 0));
 }
 
 /// A step that settles may open others while its run is being cancelled: either they are seen, or they never are.
@@ -276,7 +276,7 @@ async fn a_retry_waits_and_is_another_attempt() {
     let same = RetryLater { next_attempt: false, ..retry(&again, Duration::ZERO) };
     world.store.retry_later(&same).await.expect("waits");
     assert_eq!(one(world.claim(LEASE).await).attempt, 2);
-    let timeline = world.store.timeline(world.tenant, step.run).await.expect("reads").expect("exists");
+    let timeline = world.timeline(step.run).await.expect("exists");
     let ended: Vec<_> =
         timeline.attempts.iter().map(|attempt| (attempt.attempt, attempt.ended.name())).collect();
     assert_eq!(ended, [(1, "retry"), (2, "retry")]);

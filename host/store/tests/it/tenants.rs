@@ -85,7 +85,7 @@ async fn told(world: &World, ids: &Ids, tenant: counterfoil_domain::id::TenantId
             format!("{:?}", store.runs(tenant, &filter, page).await)
         }
         "run context" => format!("{:?}", store.run_context(tenant, run).await),
-        "timeline" => format!("{:?}", store.timeline(tenant, run).await),
+        "timeline" => format!("{:?}", store.timeline_head(tenant, run).await),
         "cancel" => format!("{:?}", store.cancel_run(tenant, run, &by).await),
         "outcomes" => format!("{:?}", store.outcomes(tenant, ids.event).await),
         "bindings" => format!("{:?}", store.bindings(tenant, "lead.created").await),

@@ -22,8 +22,9 @@ use counterfoil_store::settle::{
     Blocking, NewStep, OwnWrite, RetryLater, RunEnd, RunEndState, SettledState, SettledStep, Settlement,
 };
 use counterfoil_store::step::{ClaimRequest, Claimed, Take, Wait};
+use counterfoil_store::timeline::TimelineRows;
 use counterfoil_store::workflow::{Activation, NewVersion};
-use counterfoil_store::{Store, StoreConfig};
+use counterfoil_store::{Page, Store, StoreConfig};
 use counterfoil_testkit::postgres::TestDatabase;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, PgPool, Row};
@@ -152,6 +153,17 @@ impl World {
     pub(crate) async fn wait(&self, step: &Claimed) -> Option<String> {
         let query = "SELECT wait FROM open_steps WHERE id = $1";
         sqlx::query_scalar(query).bind(step.fence.step.0).fetch_optional(&self.pool).await.expect("reads")
+    }
+
+    /// The timeline of a run, whole, in the order of the names of its nodes; none if there is no such run.
+    pub(crate) async fn timeline(&self, run: RunId) -> Option<TimelineRows> {
+        let head = self.store.timeline_head(self.tenant, run).await.expect("reads")?;
+        let query = "SELECT node FROM settled_steps WHERE run_id = $1
+                     UNION SELECT node FROM open_steps WHERE run_id = $1 ORDER BY node";
+        let nodes: Vec<String> =
+            sqlx::query_scalar(query).bind(run.0).fetch_all(&self.pool).await.expect("reads");
+        let page = Page { after: None, limit: 1_000 };
+        Some(self.store.timeline(self.tenant, head, &nodes, &page).await.expect("reads"))
     }
 
     /// The first column of the first row.

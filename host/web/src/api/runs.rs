@@ -229,22 +229,32 @@ async fn find(app: &App, who: &Principal, id: RunId) -> Result<RunView, Problem>
 
 /// Show what a run did
 ///
-/// One entry a step, in the order of the plan, with its executions, waits and effects.
-#[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", params(("id" = String, Path)),
+/// One entry a step, in the order of the plan, with its executions, waits and effects. A step that settles between two pages is
+/// on one of them.
+#[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", params(("id" = String, Path), ListParams),
     responses((status = 200, body = Timeline)), security(("key" = ["viewer"])))]
 async fn show_timeline(
     State(app): Shared,
     caller: Caller<Viewer>,
     Named(id): Named<RunId>,
+    Params(params): Params<ListParams>,
 ) -> Result<Json<Timeline>, Problem> {
-    run_timeline(&app, &caller, id).await.map(Json)
+    run_timeline(&app, &caller, id, params).await.map(Json)
 }
 
-/// The timeline of a run, as it is now.
-pub(crate) async fn run_timeline(app: &App, who: &Principal, id: RunId) -> Result<Timeline, Problem> {
-    let rows = app.store.timeline(who.tenant, id).await?.ok_or_else(Problem::not_found)?;
+/// A page of the timeline of a run, as it is now.
+pub(crate) async fn run_timeline(
+    app: &App,
+    who: &Principal,
+    id: RunId,
+    params: ListParams,
+) -> Result<Timeline, Problem> {
+    let page = params.page()?;
+    let head = app.store.timeline_head(who.tenant, id).await?.ok_or_else(Problem::not_found)?;
+    let plan = read_plan(&head.plan)?;
+    let nodes: Vec<String> = plan.nodes().iter().map(|node| node.path.clone()).collect();
+    let rows = app.store.timeline(who.tenant, head, &nodes, &page).await?;
     let now = app.store.ping().await?;
-    let plan = read_plan(&rows.plan)?;
     Ok(timeline(rows, &plan, now))
 }
 

@@ -13,7 +13,7 @@ use counterfoil_store::audit::AuditRow;
 use counterfoil_store::receipt::ReceiptView;
 use counterfoil_store::settle::SettledState;
 use counterfoil_store::step::Wait;
-use counterfoil_store::timeline::{AttemptRow, OpenRow, SettledRow, TimelineRows};
+use counterfoil_store::timeline::{AttemptRow, OpenRow, SettledRow, TimelineHead, TimelineRows};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -31,7 +31,9 @@ pub(crate) struct Timeline {
     pub(crate) duration_ms: i64,
     /// One entry a step that the run has reached, in the order of the plan.
     pub(crate) entries: Vec<Entry>,
-    /// Long silences, in which nothing runs and nothing is due.
+    /// Where the entries go on; null at their end.
+    pub(crate) next: Option<String>,
+    /// Long silences, in which none of these runs or is due.
     pub(crate) gaps: Vec<Gap>,
     /// What people did to the run.
     pub(crate) audit: Vec<Audited>,
@@ -138,7 +140,7 @@ struct Facts {
 
 /// The timeline of a run whose rows were read at `now`, pinned to `plan`.
 pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> Timeline {
-    let TimelineRows { run, settled, open, attempts, effects, audit, plan: _ } = rows;
+    let TimelineRows { head: TimelineHead { run, .. }, settled, open, attempts, effects, audit, next } = rows;
     let kinds: HashMap<&str, &NodeKind> =
         plan.nodes().iter().map(|node| (node.path.as_str(), &node.kind)).collect();
     let mut executions: HashMap<StepId, Vec<Execution>> = HashMap::new();
@@ -189,6 +191,7 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
         now,
         duration_ms: (drawn.to - drawn.from).num_milliseconds(),
         entries,
+        next,
         gaps,
         audit: audit.into_iter().map(Audited::from).collect(),
         axis: drawn.axis,

@@ -14,7 +14,8 @@ use super::{Chrome, Page, show};
 use crate::api::effects::Effect;
 use crate::api::runs::{cancel_run, resume_run, run_timeline};
 use crate::api::timeline::{Entry, Timeline};
-use crate::extract::Named;
+use crate::extract::{Named, Params};
+use crate::list::ListParams;
 use crate::problem::Problem;
 use crate::session::{Visitor, check_origin};
 use crate::state::Shared;
@@ -26,6 +27,8 @@ pub(super) struct TimelinePage<'a> {
     may_operate: bool,
     /// The run goes on by itself, so the page is loaded anew.
     refreshes: bool,
+    /// Nothing comes before its steps.
+    is_first: bool,
     timeline: &'a Timeline,
     rows: Vec<Row<'a>>,
     folds: Vec<Bar>,
@@ -64,14 +67,17 @@ pub(super) async fn page(
     State(app): Shared,
     visitor: Visitor,
     Named(id): Named<RunId>,
+    Params(params): Params<ListParams>,
 ) -> Result<axum::response::Response, Problem> {
     use axum::response::IntoResponse;
-    let timeline = run_timeline(&app, &visitor.principal, id).await?;
+    let is_first = params.after.is_none();
+    let timeline = run_timeline(&app, &visitor.principal, id, params).await?;
     let run = &timeline.run.run;
     let page = TimelinePage {
         chrome: Chrome::of(&visitor),
         may_operate: visitor.may(Scope::Operator),
         refreshes: !run.has_ended() && matches!(run.state, "pending" | "running"),
+        is_first,
         rows: timeline.entries.iter().map(|entry| Row::new(&timeline, entry)).collect(),
         folds: folds(&timeline),
         ticks: ticks(&timeline),

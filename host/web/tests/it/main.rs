@@ -6,7 +6,6 @@ mod connections;
 mod effects;
 mod events;
 mod keys;
-mod limits;
 mod operations;
 mod pages;
 mod runs;
