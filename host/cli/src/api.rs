@@ -145,7 +145,7 @@ impl Api {
             200..=299 => serde_json::from_slice(&answer.body)
                 .with_context(|| format!("{url} answered {} with what is not JSON", answer.status))
                 .map_err(Refusal::Other),
-            _ => Err(self.refusal(&url, &answer)),
+            _ => Err(self.refusal(&url, path, &answer)),
         }
     }
 
@@ -182,7 +182,7 @@ impl Api {
         }
     }
 
-    fn refusal(&self, url: &Url, answer: &ApiAnswer) -> Refusal {
+    fn refusal(&self, url: &Url, path: &[&str], answer: &ApiAnswer) -> Refusal {
         let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) else {
             let what =
                 format!("{url} answered {}: is that the address of a Counterfoil host?", answer.status);
@@ -190,10 +190,14 @@ impl Api {
         };
         let exit = match answer.status {
             400 => Exit::Usage,
-            403 | 409 | 422 => Exit::Refused,
+            403 | 409 | 413 | 422 => Exit::Refused,
             _ => Exit::Error,
         };
         let what = match &problem.detail {
+            // Of what there is not, it was asked here.
+            Some(_) if problem.code == "not_found" => {
+                format!("{} ({}): {}", problem.title, problem.code, named(path))
+            }
             Some(detail) => format!("{} ({}): {detail}", problem.title, problem.code),
             None => format!("{} ({})", problem.title, problem.code),
         };
@@ -201,7 +205,7 @@ impl Api {
         if let Some(advice) = &problem.advice {
             failure = failure.details([format!("advice: {}", self.page(advice))]);
         }
-        if let Some(next) = next(&problem.code) {
+        if let Some(next) = next(&problem.code, path) {
             failure = failure.next(next);
         }
         Refusal::Problem(problem, failure)
@@ -218,17 +222,63 @@ impl ProblemPart {
     }
 }
 
+/// What a path names, in words: `block "a"`.
+fn named(path: &[&str]) -> String {
+    let (noun, name) = match path {
+        [list, name, ..] if *list != "workers" => {
+            (list.strip_suffix('s').unwrap_or(list), (*name).to_owned())
+        }
+        path => ("path", path.join("/")),
+    };
+    format!("there is no {noun} {name:?} for this key's tenant")
+}
+
 /// What usually helps.
-fn next(code: &str) -> Option<&'static str> {
-    Some(match code {
-        "unauthenticated" => "counterfoil doctor    (give a key with --key or COUNTERFOIL_KEY)",
-        "workflow_not_active" => "counterfoil workflow activate NAME",
-        "not_unknown" => "counterfoil effect list --state unknown",
-        "conflict" => "counterfoil run list",
-        "definition_invalid" => "counterfoil workflow check FILE",
-        "component_invalid" | "import_unknown" | "export_missing" | "descriptor_invalid" => {
-            "counterfoil block build DIR"
+fn next(code: &str, path: &[&str]) -> Option<String> {
+    Some(match (code, path) {
+        ("unauthenticated", _) => "counterfoil doctor    (give a key with --key or COUNTERFOIL_KEY)".into(),
+        ("workflow_not_active", ["workflows", name, ..]) => format!("counterfoil workflow activate {name}"),
+        ("not_unknown", _) => "counterfoil effect list --state unknown".into(),
+        ("conflict", _) => "counterfoil run list".into(),
+        ("definition_invalid", _) => "counterfoil workflow check FILE".into(),
+        (
+            "not_found",
+            [list @ ("blocks" | "workflows" | "runs" | "effects" | "approvals" | "connections" | "keys"), ..],
+        ) => {
+            format!("counterfoil {} list", list.strip_suffix('s').unwrap_or(list))
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        for (path, expected, advice) in [
+            (
+                &["blocks", "a"][..],
+                "there is no block \"a\" for this key's tenant",
+                Some("counterfoil block list"),
+            ),
+            (
+                &["runs", "run_1", "timeline"],
+                "there is no run \"run_1\" for this key's tenant",
+                Some("counterfoil run list"),
+            ),
+            (
+                &["workers", "tasks", "eff_1", "fail"],
+                "there is no path \"workers/tasks/eff_1/fail\" for this key's tenant",
+                None,
+            ),
+        ] {
+            assert_eq!(
+                (named(path).as_str(), next("not_found", path).as_deref()),
+                (expected, advice),
+                "{path:?}"
+            );
+        }
+    }
 }

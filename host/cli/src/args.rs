@@ -7,7 +7,7 @@ use counterfoil_domain::fair_share::WEIGHT_MAX;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use crate::output::{Column, Format, Output};
 use crate::{
     approval, block, completion, connection, dev, doctor, event, key, migrate, receipt, run, schema, secret,
@@ -15,11 +15,14 @@ use crate::{
 };
 
 /// Runs durable work of sandboxed blocks, and keeps a receipt of every call that they make.
-///
-/// Exit codes: 0 done, 1 error, 2 usage, 3 the run failed or was cancelled, 4 a person is needed, 5 not in time,
-/// 6 refused.
 #[derive(Debug, Parser)]
-#[command(name = "counterfoil", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(
+    name = "counterfoil",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = exit::CODES
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,

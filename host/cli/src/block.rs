@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use counterfoil_domain::block::with_manifest;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Body};
+use crate::api::{Api, Body, Refusal};
 use crate::args::Global;
 use crate::exit::Exit;
 use crate::output::{Column, Output};
@@ -130,7 +130,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             output.show(&record, || built.path.display().to_string())?;
         }
         Command::Test(args) => return test::run(args, global, output).await,
-        Command::Inspect(args) => return inspect::run(args, output).await,
+        Command::Inspect(args) => return inspect::run(args, global, output).await,
         Command::Push { path, name, manifest } => {
             push(&Api::new(global)?, &path, name, manifest.as_deref(), output).await?;
         }
@@ -183,9 +183,13 @@ async fn push(
     let Component { name: own_name, bytes } = component(path, manifest)?;
     let name = name.or(own_name).context("give the block a name with --name")?;
     let size = indicatif::HumanBytes(bytes.len() as u64);
-    let progress = Progress::new(format!("uploading {name} ({size}); the host checks and compiles it"));
+    let progress = Progress::new("the host checks and compiles it, which may take a minute");
+    progress.note(&format!("uploading {name} ({size}); the host checks and compiles it"));
     let answer = api.post(&["blocks", &name], Body::new("application/wasm", bytes)).await;
     drop(progress);
-    let answer: Value = answer?;
+    let answer: Value = answer.map_err(|refusal| match refusal {
+        Refusal::Problem(problem, failure) => local::placed(failure, &problem.code, manifest).into(),
+        Refusal::Other(error) => error,
+    })?;
     output.record(&answer, PUSHED)
 }

@@ -45,7 +45,13 @@ const SETTINGS: &[Column] =
     &[Column::plain("setting", "/key"), Column::plain("value", "/value"), Column::plain("from", "/origin")];
 
 pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let read = Read::new(Flags::of(global), Purpose::Command);
+    let mut read = Read::new(Flags::of(global), Purpose::Command);
+    // Beside a `dev`, what it reads differently is told as it reads it.
+    let dev =
+        DevFile::read(&read.config().data).ok().flatten().filter(|_| read.config().database.url.is_none());
+    if dev.is_some() {
+        read = Read::new(Flags::of(global), Purpose::Development);
+    }
     let progress = Progress::new("looking at the configuration, the database and the machine");
     let config = read.config();
     let mut checks: Vec<Check> =
@@ -53,6 +59,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
     if checks.is_empty() {
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
+    checks.push(host(dev.as_ref()));
     checks.push(pepper(config));
     checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
@@ -94,6 +101,17 @@ fn note(subject: &'static str, detail: impl Into<String>) -> Check {
 
 fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
     Check { subject, state: State::Fault, detail: detail.into() }
+}
+
+/// Which host it is that all of this is about.
+fn host(dev: Option<&DevFile>) -> Check {
+    const SUBJECT: &str = "host";
+    match dev {
+        Some(dev) => {
+            fine(SUBJECT, format!("`counterfoil dev`, at {}: the settings are as it reads them", dev.url))
+        }
+        None => fine(SUBJECT, "`counterfoil serve`: the settings are as it reads them"),
+    }
 }
 
 fn pepper(config: &Config) -> Check {

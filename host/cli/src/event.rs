@@ -31,7 +31,7 @@ pub(crate) enum Command {
         /// Its id, `evt_…`: the same id is the same event, however often it is sent.
         #[arg(long)]
         id: Option<String>,
-        /// Wait until a workflow has started a run or refused to, and print which. Exit code 6 if all refused.
+        /// Wait until a workflow has started a run or refused to, and print which. It ends with 6 if all refused.
         #[arg(long)]
         wait: bool,
         /// How long to wait: nothing ever comes of an event that no workflow is triggered by.

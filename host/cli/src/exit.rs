@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::ErrorKind;
+use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 
@@ -25,6 +26,17 @@ pub(crate) enum Exit {
     Refused = 6,
 }
 
+/// What they mean, for help. `docs/application-developer.md` has the same words.
+pub(crate) const CODES: &str = "\
+Exit codes:
+  0  done
+  1  not done, for a reason that is none of the following
+  2  the command line, or what was sent, has not the form it must have
+  3  the run failed, or was cancelled
+  4  the run is blocked: an outcome is unknown, and a person must say what happened
+  5  what was waited for did not come in time
+  6  understood, and refused by a rule";
+
 /// An error that says what, where, why, and what to type next.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -38,6 +50,12 @@ impl Failure {
     /// A failure that ends the command with `exit`.
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self { exit, what: what.into(), details: vec![], next: None }
+    }
+
+    /// Where it is wrong.
+    pub(crate) fn at(mut self, place: &Path) -> Self {
+        self.what = format!("{}: {}", place.display(), self.what);
+        self
     }
 
     /// Each part of what is wrong, a line or more.

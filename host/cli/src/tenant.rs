@@ -5,15 +5,17 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use chrono::Utc;
 use clap::Subcommand;
+use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::{KeyId, TenantId};
 use counterfoil_domain::key::{ApiKey, KEY_RANDOM_BYTES_LEN, Pepper, Scope};
+use counterfoil_domain::limits::CPU_TICK_MS;
 use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::retention::OwnRetention;
-use counterfoil_store::tenant::{Created, LimitsChange};
-use serde_json::json;
+use counterfoil_store::tenant::{Created, LimitsChange, TenantRow};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::args::{Global, SHARE, ShareOf};
@@ -30,6 +32,8 @@ pub(crate) enum Command {
         /// Its name.
         name: String,
     },
+    /// Every tenant, and what it may have.
+    List,
     /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
     Limits(Limits),
     /// Set how much of a host's room a tenant may have. Hosts know of it within a second.
@@ -57,8 +61,8 @@ pub(crate) struct Limits {
     /// Linear memory, in bytes; `none` takes the tenant's own limit away.
     #[arg(long, value_name = "BYTES")]
     memory_bytes_max: Option<Own>,
-    /// Guest CPU, in milliseconds, counted in tens of them, or `none`.
-    #[arg(long, value_name = "MS")]
+    /// Guest CPU, in milliseconds, counted in tens of them and so at least 10, or `none`.
+    #[arg(long, value_name = "MS", value_parser = own_cpu)]
     cpu_ms_max: Option<Own>,
     /// Whole execution, waiting for answers included, in milliseconds, or `none`.
     #[arg(long, value_name = "MS")]
@@ -81,6 +85,26 @@ impl FromStr for Own {
     }
 }
 
+fn own_cpu(text: &str) -> Result<Own, String> {
+    match text.parse()? {
+        Own(Some(limit)) if limit < CPU_TICK_MS => {
+            Err(format!("at least {CPU_TICK_MS}, in which it is counted, or `none`"))
+        }
+        own => Ok(own),
+    }
+}
+
+const TENANTS: &[Column] = &[
+    Column::plain("tenant", "/tenant"),
+    Column::plain("id", "/id"),
+    Column::plain("weight", "/weight"),
+    Column::plain("in flight max", "/in_flight_max"),
+    Column::plain("memory, bytes", "/limits/memory_bytes_max"),
+    Column::plain("cpu, ms", "/limits/cpu_ms_max"),
+    Column::plain("wall, ms", "/limits/wall_ms_max"),
+    Column::time("created", "/created_at"),
+];
+
 const LIMITS: &[Column] = &[
     Column::plain("tenant", "/tenant"),
     Column::plain("its own: memory, bytes", "/own/memory_bytes_max"),
@@ -102,6 +126,7 @@ const COLUMNS: &[Column] =
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let name = match &command {
+        Command::List => return list(global, output).await,
         Command::Limits(limits) => &limits.tenant,
         Command::Create { name } | Command::Share { name, .. } | Command::Retention { name, .. } => name,
     };
@@ -112,6 +137,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         return Err(Failure::new(Exit::Usage, what).into());
     }
     match command {
+        Command::List => list(global, output).await,
         Command::Create { name } => create_with_key(&name, global, output).await,
         Command::Limits(limits) => limits.run(global, output).await,
         Command::Share { name, share } => set_share(&name, &share, global, output).await,
@@ -119,18 +145,44 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     }
 }
 
+async fn list(global: &Global, output: Output) -> anyhow::Result<Exit> {
+    let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
+    let database = Database::join(&config).await?;
+    let tenants = database.connect_quietly().await?.tenants().await?;
+    let item = |row: TenantRow| {
+        let TenantRow { id, name, created_at, share, limits } = row;
+        let Share { weight, in_flight_max } = share;
+        json!({
+            "tenant": name,
+            "id": id,
+            "weight": weight,
+            "in_flight_max": in_flight_max,
+            "limits": limits,
+            "created_at": created_at,
+        })
+    };
+    let items: Vec<Value> = tenants.into_iter().map(item).collect();
+    output.list(&json!({ "items": items }), TENANTS)?;
+    database.close().await?;
+    Ok(Exit::Ok)
+}
+
 async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let judged = share.judge()?;
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let database = Database::join(&config).await?;
     let store = database.connect_quietly().await?;
-    let by = Actor::Person("operator".into());
-    if !store.set_tenant_share(name, judged, &by).await? {
+    if !store.set_tenant_share(name, judged, &operator()).await? {
         return Err(Failure::new(Exit::Refused, format!("there is no tenant `{name}`")).into());
     }
     output.record(&share.json(), SHARE)?;
     database.close().await?;
     Ok(Exit::Ok)
+}
+
+/// Whoever has the database's address.
+fn operator() -> Actor {
+    Actor::Person("operator".into())
 }
 
 async fn retention(name: &str, days: Option<Own>, global: &Global, output: Output) -> anyhow::Result<Exit> {
@@ -144,11 +196,10 @@ async fn retention(name: &str, days: Option<Own>, global: &Global, output: Outpu
     let database = Database::join(&config).await?;
     let store = database.connect_quietly().await?;
     let missing = || Failure::new(Exit::Refused, format!("there is no tenant `{name}`"));
-    if let Some(days) = set {
-        let by = Actor::Person("operator".into());
-        if !store.set_tenant_retention(name, OwnRetention { days }, &by).await? {
-            return Err(missing().into());
-        }
+    if let Some(days) = set
+        && !store.set_tenant_retention(name, OwnRetention { days }, &operator()).await?
+    {
+        return Err(missing().into());
     }
     let own = store.tenant_retention(name).await?.ok_or_else(missing)?;
     // What hosts do that have this configuration.
@@ -191,7 +242,7 @@ impl Limits {
         let own = if change == LimitsChange::default() {
             store.tenant_limits(tenant).await?
         } else {
-            store.set_tenant_limits(tenant, change).await?
+            store.set_tenant_limits(tenant, change, &operator()).await?
         };
         // What hosts grant that have this configuration.
         let in_force = own.narrow(config.limits.step);

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, Utc};
+use counterfoil_domain::limits::bounded_text;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -86,6 +87,8 @@ struct Effect {
 #[derive(Debug, Deserialize)]
 struct Fault {
     code: String,
+    /// The block's own, or a worker's.
+    block_code: Option<String>,
     message: String,
 }
 
@@ -213,13 +216,9 @@ impl Entry {
                 writeln!(out, "{INDENT}  {DIM}{}{DIM:#}", one_line(reason))?;
             }
         }
-        if let Some(Logs { lines, truncated }) = &self.logs {
-            for Log { level, message } in lines {
-                let message = hung(message, HUNG);
-                writeln!(out, "{INDENT}{DIM}{level}: {message}{DIM:#}")?;
-            }
-            if *truncated {
-                writeln!(out, "{INDENT}{DIM}(it logged more than is kept){DIM:#}")?;
+        if let Some(logs) = &self.logs {
+            for line in logs.shown() {
+                writeln!(out, "{INDENT}{DIM}{}{DIM:#}", hung(&line, HUNG))?;
             }
         }
         if let Some(error) = &self.error {
@@ -230,6 +229,34 @@ impl Entry {
 
     fn spans_tell_attempts(&self) -> bool {
         self.attempt > 1
+    }
+}
+
+impl Logs {
+    /// Its last lines: what a step said before it ended explains its end.
+    fn shown(&self) -> Vec<String> {
+        /// Of one step: a screen holds several.
+        const LINES_MAX: usize = 20;
+        const LINE_BYTES_MAX: usize = 500;
+        let Self { lines, truncated } = self;
+        let left_out = lines.len().saturating_sub(LINES_MAX);
+        let is_cut = |line: &Log| line.message.len() > LINE_BYTES_MAX;
+        let shown = &lines[left_out..];
+        let mut text = vec![];
+        if left_out > 0 || shown.iter().any(is_cut) {
+            let which =
+                if left_out > 0 { format!("{left_out} lines before these") } else { "lines are cut".into() };
+            text.push(format!("({which}; all of it with -o json, and on the page)"));
+        }
+        text.extend(
+            shown
+                .iter()
+                .map(|Log { level, message }| format!("{level}: {}", bounded_text(message, LINE_BYTES_MAX))),
+        );
+        if *truncated {
+            text.push("(it logged more than is kept)".into());
+        }
+        text
     }
 }
 
@@ -255,7 +282,8 @@ impl Span {
 impl Fault {
     fn line(&self, indent: &str) -> String {
         let red = AnsiColor::Red.on_default();
-        format!("{red}{}{red:#} {}", self.code, hung(&self.message, indent))
+        let own = self.block_code.as_ref().map_or_else(String::new, |own| format!(" ({})", one_line(own)));
+        format!("{red}{}{own}{red:#} {}", self.code, hung(&self.message, indent))
     }
 }
 

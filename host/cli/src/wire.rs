@@ -132,6 +132,7 @@ impl Host {
             inspector: sandbox,
             sealer: Arc::new(secrets),
             addresses: config.effects.policy(),
+            limits: config.limits.step,
             pepper,
             clock: Utc::now,
             random,

@@ -75,6 +75,8 @@ codes! {
     OutputInvalid = "output_invalid",
     /// The input, once rendered, is larger than it may be.
     InputTooLarge = "input_too_large",
+    /// The input is not what the block says that it takes.
+    InputInvalid = "input_invalid",
     /// Too many hosts were lost while they ran this step.
     HostLost = "host_lost",
     /// An expression could not be evaluated.

@@ -17,6 +17,7 @@ pub mod outbound;
 pub mod ports;
 pub mod receipt;
 pub mod rehearsal;
+pub mod schema;
 pub mod step;
 pub mod timeline;
 pub mod workflow;

@@ -12,7 +12,7 @@ pub struct StepLimits {
     pub memory_bytes_max: u64,
     /// Table elements, summed over all tables of the store.
     pub table_elements_max: u64,
-    /// Guest CPU, counted in epoch ticks.
+    /// Guest CPU, counted in ticks of [`CPU_TICK_MS`], of which the last one begun counts whole.
     pub cpu_ms_max: u64,
     /// Whole execution, waiting for answers included.
     pub wall_ms_max: u64,
@@ -42,6 +42,9 @@ impl StepLimits {
     };
 }
 
+/// The clock that counts guest CPU: short against a second, long against the cost of a wake-up. Less than one tick is nothing
+/// that could be granted.
+pub const CPU_TICK_MS: u64 = 10;
 /// Linear memory that an operator can grant to one execution: what two cores can hold a few of.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 /// A run that has not succeeded may be replayed for so long after its end: it is kept at least that long.

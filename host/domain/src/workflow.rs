@@ -11,7 +11,6 @@ mod decode;
 pub mod definition;
 pub mod diff;
 mod duration;
-pub mod form;
 pub mod plan;
 mod problem;
 mod render;

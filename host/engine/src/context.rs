@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::expression::Scope;
 use counterfoil_domain::id::{Digest, Place, RunId, TenantId, WorkflowVersionId, step_id};
+use counterfoil_domain::schema::Schema;
 use counterfoil_domain::workflow::advance::{Outputs, about_run};
 use counterfoil_domain::workflow::plan::Plan;
 use counterfoil_store::run::RunContext;
@@ -20,7 +21,14 @@ const KEPT_MAX: usize = 1_000;
 pub(crate) struct Plans {
     store: Store,
     by_version: Mutex<HashMap<(TenantId, WorkflowVersionId), Arc<Plan>>>,
-    descriptors: Mutex<HashMap<(TenantId, Digest), Arc<Descriptor>>>,
+    blocks: Mutex<HashMap<(TenantId, Digest), Arc<KnownBlock>>>,
+}
+
+/// What a block says of itself.
+pub(crate) struct KnownBlock {
+    pub(crate) descriptor: Descriptor,
+    /// What its input is checked against. Blocks that were uploaded before schemas were read may have one that cannot be.
+    pub(crate) input: Option<Schema>,
 }
 
 /// A run as its executions see it.
@@ -45,7 +53,7 @@ pub(crate) enum LoadError {
 
 impl Plans {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, by_version: Mutex::default(), descriptors: Mutex::default() }
+        Self { store, by_version: Mutex::default(), blocks: Mutex::default() }
     }
 
     /// A run and the plan that it is pinned to; reads what is not known of them.
@@ -102,21 +110,22 @@ impl Plans {
     }
 
     /// What a block says of itself.
-    pub(crate) async fn descriptor(
+    pub(crate) async fn block(
         &self,
         tenant: TenantId,
         component: Digest,
         run: RunId,
-    ) -> Result<Arc<Descriptor>, LoadError> {
-        if let Some(descriptor) = locked(&self.descriptors).get(&(tenant, component)) {
-            return Ok(Arc::clone(descriptor));
+    ) -> Result<Arc<KnownBlock>, LoadError> {
+        if let Some(block) = locked(&self.blocks).get(&(tenant, component)) {
+            return Ok(Arc::clone(block));
         }
         let what = "the descriptor of a block";
         let value =
             self.store.descriptor(tenant, component).await?.ok_or(LoadError::Missing { what, run })?;
-        let descriptor =
+        let descriptor: Descriptor =
             serde_json::from_value(value).map_err(|source| LoadError::Unreadable { what, run, source })?;
-        Ok(keep(&self.descriptors, (tenant, component), descriptor))
+        let input = Schema::new(&descriptor.input).ok();
+        Ok(keep(&self.blocks, (tenant, component), KnownBlock { descriptor, input }))
     }
 }
 

@@ -15,9 +15,10 @@ use counterfoil_effects::{ExecutionContext, Finished};
 use counterfoil_store::run::RunContext;
 use counterfoil_store::step::{Claimed, Fence};
 use serde_json::Value;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::{LoadError, RunState};
+use crate::context::{KnownBlock, LoadError, RunState};
 use crate::{Inner, child, container, emit_node, http_node, listen, settle, worker_node};
 
 /// Pause before a step whose run could not be read is offered again.
@@ -179,11 +180,11 @@ async fn block(
     component: Digest,
     lost: &CancellationToken,
 ) -> Result<Done, LoadError> {
-    let input = match rendered_input(step, state) {
+    let block = inner.plans.block(step.fence.tenant, component, step.run).await?;
+    let input = match input(inner, step, state, &block).await {
         Ok(input) => input,
         Err(error) => return Ok(Done::of(Conclusion::Fail(error))),
     };
-    let descriptor = inner.plans.descriptor(step.fence.tenant, component, step.run).await?;
     match ready(inner, step.fence.tenant, component).await {
         Ok(()) => {}
         Err(Unprepared::Refused { code, message }) => {
@@ -193,8 +194,8 @@ async fn block(
             return Ok(Done::of(Conclusion::HandBack { delay_ms: 0, why: message }));
         }
     }
-    inner.guard.begin(execution_context(step, state, Some(&descriptor)));
-    let job = job(step, component, input, narrowed(inner, &descriptor, state.context.limits));
+    inner.guard.begin(execution_context(step, state, Some(&block.descriptor)));
+    let job = job(step, component, input, narrowed(inner, &block.descriptor, state.context.limits));
     let report = tokio::select! {
         report = inner.runner.run(job) => Some(report),
         () = lost.cancelled() => None,
@@ -209,7 +210,29 @@ async fn block(
     Ok(Done { conclusion, finished, logs })
 }
 
-fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError> {
+/// The step's input, if it is what the block takes.
+async fn input(
+    inner: &Inner,
+    step: &Claimed,
+    state: &RunState,
+    block: &Arc<KnownBlock>,
+) -> Result<String, StepError> {
+    let (value, text) = rendered_input(step, state)?;
+    let Some(schema) = &block.input else { return Ok(text) };
+    let judged = if schema.is_cheap(&value) {
+        schema.judge_input(&value)
+    } else {
+        let _turn = inner.costly_checks.acquire().await;
+        let block = Arc::clone(block);
+        // Nobody who is served meanwhile waits for it.
+        let judging = move || block.input.as_ref().map_or(Ok(()), |schema| schema.judge_input(&value));
+        let unjudged = |panic: JoinError| StepError::new(Code::Internal, &panic.to_string());
+        tokio::task::spawn_blocking(judging).await.map_err(unjudged)?
+    };
+    judged.map(|()| text).map_err(|why| StepError::new(Code::InputInvalid, &why))
+}
+
+fn rendered_input(step: &Claimed, state: &RunState) -> Result<(Value, String), StepError> {
     let input = state
         .plan
         .render_input(&step.place.node, &state.scope(&step.place))
@@ -219,7 +242,7 @@ fn rendered_input(step: &Claimed, state: &RunState) -> Result<String, StepError>
         let message = format!("the input has {} bytes; at most {PAYLOAD_BYTES_MAX} are passed", text.len());
         return Err(StepError::new(Code::InputTooLarge, &message));
     }
-    Ok(text)
+    Ok((input, text))
 }
 
 /// Whether the block can be run here now; where it is not ready, it is made so while no step of it is held.

@@ -28,6 +28,7 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{Faults, StepRunner};
 use counterfoil_effects::Guard;
 use counterfoil_store::Store;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Plans;
@@ -70,6 +71,8 @@ struct Inner {
     plans: Plans,
     held: Held,
     preparations: Preparations,
+    /// One at a time, so that inputs which are costly to check take no more than one of a host's cores.
+    costly_checks: Semaphore,
     /// Steps end, and none begin: not even the next one of a chain.
     stopping: CancellationToken,
 }
@@ -85,9 +88,21 @@ impl Engine {
     ) -> Self {
         let plans = Plans::new(store.clone());
         let (held, preparations) = (Held::default(), Preparations::default());
-        let stopping = CancellationToken::new();
-        let inner = Inner { store, guard, runner, faults, config, plans, held, preparations, stopping };
-        Self { inner: Arc::new(inner) }
+        let (costly_checks, stopping) = (Semaphore::new(1), CancellationToken::new());
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                guard,
+                runner,
+                faults,
+                config,
+                plans,
+                held,
+                preparations,
+                costly_checks,
+                stopping,
+            }),
+        }
     }
 
     /// Runs until `stop`, then waits for the steps in flight, at most as long as configured, and hands back the rest.

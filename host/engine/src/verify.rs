@@ -142,13 +142,13 @@ async fn put(
     receipt: &Receipt,
     unknown: UnknownReceipt,
 ) -> Result<Result<Resolution, Again>, LoadError> {
-    let descriptor = inner.plans.descriptor(held.tenant, held.block, receipt.run).await?;
+    let block = inner.plans.block(held.tenant, held.block, receipt.run).await?;
     match execute::ready(inner, held.tenant, held.block).await {
         Ok(()) => {}
         Err(Unprepared::Refused { message, .. }) => return Ok(Err(Again::in_vain(held.asked, message))),
         Err(Unprepared::Unavailable { message }) => return Ok(Err(Again::hand_back(message))),
     }
-    let limits = execute::narrowed(inner, &descriptor, inner.store.tenant_limits(held.tenant).await?);
+    let limits = execute::narrowed(inner, &block.descriptor, inner.store.tenant_limits(held.tenant).await?);
     let limits = StepLimits { wall_ms_max: limits.wall_ms_max.min(WALL_MS_MAX), ..limits };
     // No step's lease: this execution owns nothing, and nothing that it does is fenced.
     let lease = LeaseId(Uuid::now_v7());
@@ -159,7 +159,7 @@ async fn put(
         place: receipt.place.clone(),
         attempt: receipt.attempt,
         is_first: false,
-        grants: Some(descriptor.effects.clone()),
+        grants: Some(block.descriptor.effects.clone()),
         invariants: [].into(),
     });
     let job = VerifyJob {

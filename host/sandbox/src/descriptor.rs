@@ -2,9 +2,9 @@
 
 use counterfoil_domain::block::{Descriptor, EffectGrant};
 use counterfoil_domain::code::Code;
-use counterfoil_domain::limits::NAME_BYTES_MAX;
+use counterfoil_domain::limits::{CPU_TICK_MS, NAME_BYTES_MAX};
 use counterfoil_domain::ports::Refused;
-use serde_json::Value;
+use counterfoil_domain::schema::Schema;
 
 use crate::refusal::{refused, shown};
 
@@ -14,11 +14,14 @@ const KINDS: [&str; 6] = ["http", "emit", "storage", "mail", "model", "worker"];
 /// # Errors
 /// `descriptor_invalid` with the place of what cannot be read, or with everything that makes no sense.
 pub(crate) fn parse(text: &[u8], source: &str) -> Result<Descriptor, Refused> {
-    let descriptor: Descriptor = serde_json::from_slice(text).map_err(|error| {
-        refused(
-            Code::DescriptorInvalid,
-            format!("{source} is not a descriptor: {}", shown(&error.to_string())),
-        )
+    let mut document = serde_json::Deserializer::from_slice(text);
+    let read = serde_path_to_error::deserialize(&mut document).map_err(|error| {
+        let (path, why) = (error.path().to_string(), error.into_inner().to_string());
+        if path == "." { why } else { format!("`{}`: {why}", shown(&path)) }
+    });
+    let read = read.and_then(|read| document.end().map(|()| read).map_err(|error| error.to_string()));
+    let descriptor: Descriptor = read.map_err(|why| {
+        refused(Code::DescriptorInvalid, format!("{source} is not a descriptor: {}", shown(&why)))
     })?;
     let details = problems(&descriptor);
     if details.is_empty() {
@@ -34,9 +37,13 @@ fn problems(descriptor: &Descriptor) -> Vec<String> {
         problems.push(format!("`name` must have 1 to {NAME_BYTES_MAX} bytes"));
     }
     for (field, schema) in [("input", &descriptor.input), ("output", &descriptor.output)] {
-        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            problems.push(format!("`{field}` must be a JSON Schema: an object, or true or false"));
+        if let Err(unusable) = Schema::new(schema) {
+            let place = format!("{field}{}", unusable.place);
+            problems.push(format!("`{place}` is no JSON Schema that can be used: {}", unusable.why));
         }
+    }
+    if descriptor.limits.cpu_ms_max.is_some_and(|cpu_ms_max| cpu_ms_max < CPU_TICK_MS) {
+        problems.push(format!("`limits/cpu_ms_max` is less than {CPU_TICK_MS}, in which CPU is counted"));
     }
     for (index, grant) in descriptor.effects.iter().enumerate() {
         let at = format!("`effects[{index}]`");
@@ -76,9 +83,23 @@ mod tests {
             (r#"{"name":"a","input":{}}"#, "missing field `output`"),
             (r#"{"name":"a","input":{},"output":{},"extra":1}"#, "unknown field `extra`"),
             (r#"{"name":"","input":{},"output":{}}"#, "`name` must have"),
-            (r#"{"name":"a","input":[],"output":{}}"#, "`input` must be a JSON Schema"),
+            (r#"{"name":"a","input":[],"output":{}}"#, "`input` is no JSON Schema"),
+            (
+                r#"{"name":"a","input":{},"output":{"items":{"type":"text"}}}"#,
+                "`output/items/type` is no JSON Schema",
+            ),
+            (r##"{"name":"a","input":{"not":{"$ref":"#"}},"output":{}}"##, "`input/not` is no JSON Schema"),
+            (
+                r#"{"name":"a","input":{"pattern":"(a{500}){500}"},"output":{}}"#,
+                "`input/pattern` is no JSON Schema",
+            ),
+            (
+                r#"{"name":"a","input":{},"output":{},"limits":{"cpu_ms_max":9}}"#,
+                "`limits/cpu_ms_max` is less than 10",
+            ),
             (&grant(r#"{"kind":"telnet","safety":"read-only"}"#), "unknown kind `telnet`"),
-            (&grant(r#"{"kind":"http","safety":"twice"}"#), "unknown variant `twice`"),
+            (&grant(r#"{"kind":"http","safety":"twice"}"#), "`effects[0].safety`: unknown variant `twice`"),
+            (r#"{"name":"a","input":{},"output":{}} {}"#, "trailing characters at line 1 column"),
             (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]` names"),
         ] {
             let refused = parse(text.as_bytes(), "it").expect_err(text);

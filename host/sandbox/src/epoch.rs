@@ -9,10 +9,8 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
+use counterfoil_domain::limits::CPU_TICK_MS;
 use wasmtime::Engine;
-
-/// Short against a second of CPU, long against the cost of a wake-up.
-pub(crate) const TICK_MS: u64 = 10;
 
 /// Moves the epoch of one engine until it is dropped.
 pub(crate) struct Ticker {
@@ -35,7 +33,7 @@ impl Ticker {
                 ticks.fetch_add(1, Ordering::Relaxed);
                 engine.increment_epoch();
                 drop((engine, ticks));
-                thread::park_timeout(Duration::from_millis(TICK_MS));
+                thread::park_timeout(Duration::from_millis(CPU_TICK_MS));
             }
         })?;
         // A thread that has not begun makes system calls that its process may be about to give up.
@@ -47,7 +45,7 @@ impl Ticker {
     pub(crate) fn meter(&self, cpu_ms_max: u64) -> Arc<Meter> {
         Arc::new(Meter {
             ticks: Arc::clone(&self.ticks),
-            budget: cpu_ms_max.div_ceil(TICK_MS).max(1),
+            budget: cpu_ms_max.div_ceil(CPU_TICK_MS).max(1),
             spent: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
         })
@@ -80,7 +78,7 @@ impl Meter {
 
     /// What was counted, in milliseconds.
     pub(crate) fn spent_ms(&self) -> u64 {
-        self.spent.load(Ordering::Relaxed) * TICK_MS
+        self.spent.load(Ordering::Relaxed) * CPU_TICK_MS
     }
 
     fn resume(&self) {
@@ -131,7 +129,7 @@ mod tests {
         tick(100);
         meter.resume();
         meter.count();
-        assert_eq!(meter.spent_ms(), 2 * TICK_MS);
+        assert_eq!(meter.spent_ms(), 2 * CPU_TICK_MS);
         meter.resume();
         tick(1);
         assert!(meter.is_exhausted());

@@ -32,10 +32,13 @@ impl ComponentInspector for Sandbox {
         let compile_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         // A program that cannot be asked is brought into being all the same, and its export looked at.
         let said = self.executor.describe(digest, &code).await?;
-        let descriptor = match outline.manifest {
-            None => descriptor::parse(said.as_bytes(), "what `describe` returned")?,
-            Some(manifest) => descriptor::parse(&manifest, "the manifest")?,
-        };
+        let manifest = outline.manifest;
+        // Schemas take a while to be read.
+        let reading = tokio::task::spawn_blocking(move || match manifest {
+            None => descriptor::parse(said.as_bytes(), "what `describe` returned"),
+            Some(manifest) => descriptor::parse(&manifest, "the manifest"),
+        });
+        let descriptor = reading.await.map_err(|panic| unready(&panic.to_string()))??;
         let names = |externs: Vec<Extern>| externs.into_iter().map(|outer| outer.name).collect();
         let (imports, exports) = (names(outline.imports), names(outline.exports));
         Ok(Inspection { digest, bytes_len, imports, exports, descriptor, compile_ms })

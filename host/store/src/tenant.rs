@@ -1,10 +1,16 @@
 //! Tenants.
 
+use chrono::{DateTime, Utc};
 use counterfoil_domain::block::WantedLimits;
+use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::TenantId;
+use counterfoil_domain::receipt::Actor;
+use serde_json::json;
 
+use crate::audit::audit;
 use crate::error::Row;
-use crate::{Store, StoreError};
+use crate::transaction::begin;
+use crate::{Store, StoreError, share};
 
 /// What came of a wish to create something by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +30,21 @@ pub struct LimitsChange {
     pub cpu_ms_max: Option<Option<u64>>,
     /// Whole execution.
     pub wall_ms_max: Option<Option<u64>>,
+}
+
+/// A tenant, and what it may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantRow {
+    /// Its id.
+    pub id: TenantId,
+    /// Its name.
+    pub name: String,
+    /// Since when it is there.
+    pub created_at: DateTime<Utc>,
+    /// How much of a host's room it may have.
+    pub share: Share,
+    /// Its own limits, beside what the operator grants to all.
+    pub limits: WantedLimits,
 }
 
 impl Store {
@@ -65,7 +86,9 @@ impl Store {
         &self,
         id: TenantId,
         change: LimitsChange,
+        actor: &Actor,
     ) -> Result<WantedLimits, StoreError> {
+        let mut tx = begin(self.pool()).await?;
         // More than a column holds is no limit either.
         let column = |limit: Option<Option<u64>>| {
             limit.flatten().map(|limit| i64::try_from(limit).unwrap_or(i64::MAX))
@@ -86,16 +109,34 @@ impl Store {
             change.wall_ms_max.is_some(),
             column(change.wall_ms_max),
         )
-        .fetch_one(self.pool())
+        .fetch_one(&mut *tx)
         .await?;
-        limits(id, [set.memory_bytes_max, set.cpu_ms_max, set.wall_ms_max])
+        let set = limits(id, [set.memory_bytes_max, set.cpu_ms_max, set.wall_ms_max])?;
+        audit(&mut tx, id, actor, "tenant.limits", None, None, &json!(set)).await?;
+        tx.commit().await?;
+        Ok(set)
     }
 
     /// Every tenant, by name.
-    pub async fn tenants(&self) -> Result<Vec<(TenantId, String)>, StoreError> {
-        let tenants =
-            sqlx::query!("SELECT id, name FROM tenants ORDER BY name").fetch_all(self.pool()).await?;
-        Ok(tenants.into_iter().map(|tenant| (tenant.id.into(), tenant.name)).collect())
+    pub async fn tenants(&self) -> Result<Vec<TenantRow>, StoreError> {
+        let tenants = sqlx::query!(
+            "SELECT id, name, created_at, weight, in_flight_max, memory_bytes_max, cpu_ms_max, wall_ms_max
+             FROM tenants ORDER BY name"
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let rows = tenants.into_iter().map(|tenant| {
+            let id = TenantId(tenant.id);
+            let row = Row { table: "tenants", id };
+            Ok(TenantRow {
+                id,
+                name: tenant.name,
+                created_at: tenant.created_at,
+                share: share::read(&row, tenant.weight, tenant.in_flight_max)?,
+                limits: limits(id, [tenant.memory_bytes_max, tenant.cpu_ms_max, tenant.wall_ms_max])?,
+            })
+        });
+        rows.collect()
     }
 }
 

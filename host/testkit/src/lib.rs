@@ -23,3 +23,8 @@ pub fn seed_of_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     since.as_secs() % 1_000_000
 }
+
+/// Whether somebody who starts one of these programs wants to know how.
+pub fn asks_for_help<A: AsRef<std::ffi::OsStr>>(arguments: &[A]) -> bool {
+    arguments.iter().any(|argument| argument.as_ref() == "--help" || argument.as_ref() == "-h")
+}

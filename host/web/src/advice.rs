@@ -41,6 +41,7 @@ pages! {
     OutputTooLarge = "output_too_large",
     OutputInvalid = "output_invalid",
     InputTooLarge = "input_too_large",
+    InputInvalid = "input_invalid",
     HostLost = "host_lost",
     ExpressionFailed = "expression_failed",
     ExpressionTooCostly = "expression_too_costly",

@@ -13,6 +13,7 @@ pub(crate) mod connections;
 pub(crate) mod effects;
 pub(crate) mod events;
 pub(crate) mod keys;
+pub(crate) mod limits;
 pub(crate) mod operations;
 pub(crate) mod runs;
 pub(crate) mod share;
@@ -32,5 +33,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(workers::routes())
         .merge(connections::routes())
         .merge(keys::routes())
+        .merge(limits::routes())
         .merge(operations::routes())
 }

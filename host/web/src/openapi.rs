@@ -26,6 +26,7 @@ use crate::problem::{FieldError, ProblemBody};
         (name = "workers", description = "Programs outside the host that fetch work from queues"),
         (name = "connections", description = "Named ways to reach a system"),
         (name = "keys", description = "Who may do what"),
+        (name = "limits", description = "What one execution of a block may use"),
         (name = "operations", description = "For those who run the host; no key needed"),
     ),
 )]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use counterfoil_domain::key::Pepper;
+use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{ComponentInspector, SecretSealer};
 use counterfoil_store::Store;
@@ -25,6 +26,8 @@ pub struct WebState {
     pub sealer: Arc<dyn SecretSealer>,
     /// Addresses that calls may reach: a connection is judged by them when it is set.
     pub addresses: AddressPolicy,
+    /// What the operator grants to one execution of a block.
+    pub limits: StepLimits,
     /// The installation's secret: keys are hashed and cookies signed with it.
     pub pepper: Pepper,
     /// The present time, for what is not decided by the database's clock: ids and the end of a session.

@@ -14,7 +14,7 @@ use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use http_body_util::BodyExt as _;
 use tempfile::SpooledTempFile;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::auth::{Author, Caller};
 use crate::problem::Problem;
@@ -24,10 +24,25 @@ use crate::state::App;
 const UPLOADS_MAX: usize = 4;
 /// Uploads that arrive at once: each may have its size on disk.
 const ARRIVING_MAX: usize = 64;
-/// Time for one to arrive: the largest over a slow line.
-const ARRIVES_WITHIN: Duration = Duration::from_mins(10);
+/// How fast one has to arrive, on an average: places are held by sending, and not by being slow.
+const PACE: Pace = Pace { grace: Duration::from_secs(10), bytes_per_s: 64 << 10 };
 /// What is kept in memory while it arrives: a block of a compiled language goes to no disk.
 const ARRIVING_BYTES_MAX: usize = 256 << 10;
+
+/// How fast a body arrives at least.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// For what a connection needs to become fast, and for pauses.
+    grace: Duration,
+    bytes_per_s: u64,
+}
+
+impl Pace {
+    /// When more than this must have arrived.
+    fn time_of(self, arrived: u64) -> Duration {
+        self.grace + Duration::from_millis(arrived.saturating_mul(1_000) / self.bytes_per_s)
+    }
+}
 
 /// Who waits for a turn, in the order in which they came.
 pub(crate) struct Uploads {
@@ -91,19 +106,24 @@ impl FromRequest<Arc<App>> for Upload {
         let caller = Caller::from_request_parts(&mut parts, app).await?;
         let of_tenant = app.uploads.of_tenant(caller.tenant).await;
         let _arriving = app.uploads.arriving.acquire().await.map_err(|_| closed())?;
-        let component = timeout(ARRIVES_WITHIN, arrive(body)).await.unwrap_or_else(|_| {
-            let within = ARRIVES_WITHIN.as_secs();
-            Err(Problem::bad_request(format!("the component did not arrive within {within} s")))
-        })?;
+        let component = arrive(body, PACE).await?;
         Ok(Self { caller, component, _of_tenant: of_tenant })
     }
 }
 
-/// Takes what comes, up to the limit.
-async fn arrive(mut body: Body) -> Result<SpooledTempFile, Problem> {
+/// Takes what comes, up to the limit, as long as it comes fast enough.
+async fn arrive(mut body: Body, pace: Pace) -> Result<SpooledTempFile, Problem> {
     let mut component = SpooledTempFile::new(ARRIVING_BYTES_MAX);
-    let mut arrived = 0;
-    while let Some(frame) = body.frame().await {
+    let (began, mut arrived) = (Instant::now(), 0);
+    while let Some(frame) = timeout_at(began + pace.time_of(arrived), body.frame()).await.map_err(|_| {
+        let Pace { grace, bytes_per_s } = pace;
+        Problem::bad_request(format!(
+            "the component arrives too slowly: {arrived} bytes in {} s, where {} s and one for every {bytes_per_s} \
+             bytes are given",
+            began.elapsed().as_secs(),
+            grace.as_secs()
+        ))
+    })? {
         let frame = frame.map_err(|_| Problem::bad_request("the body ended before it was complete"))?;
         let Ok(data) = frame.into_data() else { continue };
         arrived += data.len() as u64;
@@ -153,12 +173,28 @@ mod tests {
         let bytes_max = usize::try_from(UPLOAD_BYTES_MAX).expect("fits");
         for len in [0, ARRIVING_BYTES_MAX, ARRIVING_BYTES_MAX + 1, bytes_max] {
             let bytes: Vec<u8> = (0..len).map(|index| index.to_le_bytes()[0]).collect();
-            let mut component = arrive(Body::from(bytes.clone())).await.expect("arrives");
+            let mut component = arrive(Body::from(bytes.clone()), PACE).await.expect("arrives");
             let mut back = Vec::new();
             component.rewind().and_then(|()| component.read_to_end(&mut back)).expect("read");
             assert!(back == bytes, "{len}");
             assert_eq!(component.is_rolled(), len > ARRIVING_BYTES_MAX, "{len}");
         }
-        assert!(arrive(Body::from(vec![0; bytes_max + 1])).await.is_err());
+        assert!(arrive(Body::from(vec![0; bytes_max + 1]), PACE).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_arrives_too_slowly_is_let_go() {
+        let pace = Pace { grace: Duration::from_millis(200), bytes_per_s: 1_000 };
+        // So many bytes every 20 ms, and so many times.
+        for (len, times, is_taken) in [(0, 1_000, false), (1, 1_000, false), (200, 30, true)] {
+            let pieces = futures::stream::unfold(0, move |sent| async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                (sent < times).then(|| (Ok::<_, io::Error>(vec![7; len]), sent + 1))
+            });
+            let began = Instant::now();
+            let arrived = arrive(Body::from_stream(pieces), pace).await;
+            assert_eq!(arrived.is_ok(), is_taken, "{len}");
+            assert!(began.elapsed() < Duration::from_secs(10), "{len}: {:?}", began.elapsed());
+        }
     }
 }

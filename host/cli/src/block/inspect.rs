@@ -9,9 +9,12 @@ use counterfoil_domain::effect::{EffectCall, EffectReply};
 use counterfoil_domain::id::LeaseId;
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{ComponentInspector as _, EffectPort, Inspection};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{component, local};
+use crate::api::Api;
+use crate::args::Global;
 use crate::exit::Exit;
 use crate::output::{Column, Output};
 use crate::progress::Progress;
@@ -47,7 +50,9 @@ const LINES: &[Column] = &[
     Column::plain("table elements", "/limits/table_elements_max"),
 ];
 
-pub(super) async fn run(args: Args, output: Output) -> anyhow::Result<Exit> {
+pub(super) async fn run(args: Args, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    // Before the work: an address that does not answer is told at once.
+    let (granted, grantor) = granted(global).await?;
     let bytes = component(&args.path, args.manifest.as_deref())?.bytes;
     let progress = Progress::new("checking and compiling the component");
     // Nothing is kept, so that the time to compile is that of an upload.
@@ -57,18 +62,33 @@ pub(super) async fn run(args: Args, output: Output) -> anyhow::Result<Exit> {
     drop(progress);
     match inspected {
         Ok(inspection) => {
-            output.record(&record(&inspection), LINES)?;
+            output.record(&record(&inspection, granted, &grantor), LINES)?;
+            anstream::eprintln!("the limits are those of {grantor}, narrowed by the block's own");
             Ok(Exit::Ok)
         }
         Err(refused) => {
-            let (record, failure) = local::refusal(&refused);
+            let (record, failure) = local::refusal(&refused, args.manifest.as_deref());
             output.show(&record, String::new)?;
             Err(failure.into())
         }
     }
 }
 
-fn record(inspection: &Inspection) -> Value {
+/// What is granted to a block before it narrows that, and by whom: the host that is named, to the key's tenant; or any host
+/// whose operator set nothing.
+async fn granted(global: &Global) -> anyhow::Result<(StepLimits, String)> {
+    if global.url.is_none() {
+        let nobody = "a host whose operator set none, for a tenant that has none (name a host with --url or COUNTERFOIL_URL)";
+        return Ok((StepLimits::DEFAULT, nobody.into()));
+    }
+    let api = Api::new(global)?;
+    let limits: Value = api.get(&["limits"], &[]).await?;
+    let granted = StepLimits::deserialize(&limits["in_force"])
+        .context("the host's limits are of another version than this program")?;
+    Ok((granted, format!("{}, for the key's tenant", api.page(""))))
+}
+
+fn record(inspection: &Inspection, granted: StepLimits, grantor: &str) -> Value {
     let Inspection { digest, bytes_len, imports, exports, descriptor, compile_ms } = inspection;
     json!({
         "accepted": true,
@@ -78,8 +98,8 @@ fn record(inspection: &Inspection) -> Value {
         "imports": imports,
         "exports": exports,
         "descriptor": descriptor,
-        // An operator, or a tenant's plan, may grant less.
-        "limits": descriptor.limits.narrow(StepLimits::DEFAULT),
+        "limits": descriptor.limits.narrow(granted),
+        "limits_of": grantor,
     })
 }
 

@@ -1,6 +1,6 @@
 //! A sandbox of this process, with the bounds of a host and no host around it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use counterfoil_domain::limits::StepLimits;
@@ -30,11 +30,27 @@ pub(super) fn sandbox(cache_dir: PathBuf, effects: Arc<dyn EffectPort>) -> anyho
 }
 
 /// The refusal of an upload, in the words of the API.
-pub(super) fn refusal(refused: &Refused) -> (Value, Failure) {
+pub(super) fn refusal(refused: &Refused, manifest: Option<&Path>) -> (Value, Failure) {
     let Refused { code, message, details } = refused;
     let failure =
         Failure::new(Exit::Refused, format!("a host would refuse the component ({code}): {message}"))
             .details(details.iter().cloned())
             .details([format!("advice: docs/advice/{code}.md")]);
+    let failure = placed(failure, code.name(), manifest);
     (json!({ "accepted": false, "code": code, "message": message, "details": details }), failure)
+}
+
+/// What is wrong with a component, at the place where it can be put right.
+pub(super) fn placed(failure: Failure, code: &str, manifest: Option<&Path>) -> Failure {
+    match (code, manifest) {
+        ("descriptor_invalid", Some(manifest)) => {
+            let next = format!("correct {}, and the same again", manifest.display());
+            failure.at(manifest).next(next)
+        }
+        ("manifest_missing", _) => failure.next("the same with --manifest FILE"),
+        ("component_invalid" | "import_unknown" | "export_missing" | "descriptor_invalid", _) => {
+            failure.next("counterfoil block build DIR")
+        }
+        _ => failure,
+    }
 }

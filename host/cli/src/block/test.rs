@@ -6,9 +6,10 @@ use std::sync::Arc;
 use anstyle::AnsiColor;
 use anyhow::Context as _;
 use counterfoil_domain::block::WantedLimits;
-use counterfoil_domain::limits::StepLimits;
+use counterfoil_domain::limits::{CPU_TICK_MS, StepLimits};
 use counterfoil_domain::ports::ComponentInspector as _;
 use counterfoil_domain::rehearsal::scenario::{Mismatch, Scenario};
+use counterfoil_domain::schema::Schema;
 use serde_json::{Value, json};
 
 use self::play::{Played, Player, Stand};
@@ -41,8 +42,8 @@ pub(crate) struct Args {
     /// Grant less memory than a host does.
     #[arg(long, value_name = "N")]
     memory_mib: Option<u64>,
-    /// Grant less CPU than a host does.
-    #[arg(long, value_name = "MS")]
+    /// Grant less CPU than a host does; it is counted in tens of milliseconds.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(CPU_TICK_MS..))]
     cpu_ms: Option<u64>,
     /// Grant less time than a host does.
     #[arg(long, value_name = "MS")]
@@ -92,10 +93,12 @@ pub(super) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     let stand = Arc::new(Stand::default());
     data.create()?;
     let sandbox = local::sandbox(data.blocks_dir(), Arc::clone(&stand) as _)?;
-    let inspection = sandbox.inspect(bytes).await.map_err(|refused| local::refusal(&refused).1)?;
+    let inspection = sandbox.inspect(bytes).await;
+    let inspection = inspection.map_err(|refused| local::refusal(&refused, args.manifest.as_deref()).1)?;
     let descriptor = inspection.descriptor;
     let limits = args.limits(descriptor.limits);
-    let player = Player { runner: &sandbox, stand, component: inspection.digest, limits };
+    let takes = Schema::new(&descriptor.input)?;
+    let player = Player { runner: &sandbox, stand, component: inspection.digest, limits, takes };
     let mut results = vec![];
     for script in scenarios {
         progress.say(format!("playing {}", script.name()));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use counterfoil_domain::key::Pepper;
-use counterfoil_domain::limits::{MEMORY_BYTES_MAX, StepLimits};
+use counterfoil_domain::limits::{CPU_TICK_MS, MEMORY_BYTES_MAX, StepLimits};
 use counterfoil_domain::outbound::{AddressPolicy, PrivateNetwork};
 use counterfoil_domain::ports::Site;
 use serde::Deserialize;
@@ -183,7 +183,7 @@ impl LimitsConfig {
         // One page of it is the least.
         const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=MEMORY_BYTES_MAX;
         // One tick of the clock, and a minute in which a core does nothing else.
-        const CPU_MS: RangeInclusive<u64> = 10..=60_000;
+        const CPU_MS: RangeInclusive<u64> = CPU_TICK_MS..=60_000;
         const WALL_MS: RangeInclusive<u64> = 100..=3_600_000;
         let mut limit = |name, default, range: RangeInclusive<u64>| {
             let value = reader.value(name, default);

@@ -93,3 +93,55 @@ fn no_foreign_text_becomes_a_line_of_the_timeline() {
     assert_eq!(receipts, 1, "{text}");
     assert!(!text.contains("\u{1b}[2K") && !text.contains('\r'), "{text:?}");
 }
+
+#[test]
+fn the_end_of_a_long_log_is_shown_and_the_blocks_own_code() {
+    let value = |lines: Vec<String>| {
+        let lines: Vec<Value> =
+            lines.iter().map(|line| json!({ "level": "info", "message": line })).collect();
+        let fault = json!({ "code": "block_failed", "block_code": "card_declined", "message": "402" });
+        json!({
+            "run": {
+                "id": "run_1", "workflow": "w", "version": 1, "state": "failed", "record": null, "trigger": "api",
+                "admitted_at": "2026-01-02T03:04:05Z", "ended_at": null, "output": null, "error": fault,
+            },
+            "now": "2026-01-02T03:04:15Z", "duration_ms": 1,
+            "entries": [{
+                "step": "stp_1", "node": "n", "iteration": [], "kind": "block", "block": "b", "digest": null,
+                "state": "failed", "attempt": 1, "losses": 0, "queued_at": "2026-01-02T03:04:05Z", "started_at": null,
+                "ended_at": null, "due_at": null, "choice": null, "output": null, "error": fault, "spans": [],
+                "effects": [], "logs": { "lines": lines, "truncated": false },
+            }],
+            "gaps": [], "audit": [],
+        })
+    };
+    let counted = |count: usize| (1..=count).map(|n| format!("line {n}.")).collect::<Vec<_>>();
+    for (lines, note, first) in [
+        (counted(20), None, "info: line 1."),
+        (
+            counted(1_000),
+            Some("(980 lines before these; all of it with -o json, and on the page)"),
+            "info: line 981.",
+        ),
+        (
+            vec!["x".repeat(9_000)],
+            Some("(lines are cut; all of it with -o json, and on the page)"),
+            "info: xxx",
+        ),
+    ] {
+        let text = plain(&Timeline::deserialize(value(lines)).expect("a timeline").text());
+        let log: Vec<&str> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with('(') || line.starts_with("info"))
+            .collect();
+        assert_eq!(log.iter().find(|line| line.starts_with('(')).copied(), note, "{text}");
+        let shown: Vec<_> = log.iter().filter(|line| line.starts_with("info")).collect();
+        assert!(shown[0].starts_with(first) && shown.len() <= 20 && text.len() < 2_000, "{text}");
+        assert_eq!(
+            text.matches("block_failed (card_declined) 402").count(),
+            2,
+            "the run's and the step's: {text}"
+        );
+    }
+}

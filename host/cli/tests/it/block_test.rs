@@ -73,7 +73,13 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
             "no answer is scripted for call 1, `POST /charges` of the effect `charge`",
         ),
         ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: unknown field `efect`"),
-        ("", "", &other, 1, "the failure invalid_input: the input does not fit this block"),
+        (
+            "",
+            "",
+            &other,
+            1,
+            "the failure input_invalid: the input is not what the block takes: /: \"domain\" is a required",
+        ),
     ] {
         fs::write(&file, text.replacen(from, to, 1))?;
         let said = test(home.path(), block, &file, &[]);
@@ -162,6 +168,47 @@ fn a_block_meets_the_limits_of_a_host_on_its_authors_machine() -> anyhow::Result
         fs::write(&file, json!({ "input": {}, "answers": answers, "expect": expect }).to_string())?;
         let said = test(home.path(), &block, &file, flags);
         assert_eq!(said.code, Some(0), "{flags:?} {expect}: {}", said.text(home.path()));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_scenarios_of_a_program_are_played_with_its_manifest() -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let (program, manifest) = (guest("plain-copy")?, home.path().join("plain.json"));
+    let scenarios = home.path().join("copies.yaml");
+    fs::write(&scenarios, "input: { a: 1 }\nexpect: { output: { a: 1 } }\n")?;
+    let missing = test(home.path(), &program, &scenarios, &[]);
+    assert_eq!(missing.code, Some(6), "{}", missing.text(home.path()));
+    assert!(missing.stderr.contains("(manifest_missing)"), "{}", missing.stderr);
+    let descriptor =
+        |limits: Value| json!({ "name": "plain", "input": true, "output": true, "limits": limits });
+    for (limits, memory_bytes_max) in
+        [(json!({}), 64 << 20), (json!({ "memory_bytes_max": 32 << 20 }), 32 << 20)]
+    {
+        fs::write(&manifest, descriptor(limits).to_string())?;
+        let more = ["-o", "json", "--manifest", &manifest.to_string_lossy()];
+        let said = test(home.path(), &program, &scenarios, &more);
+        assert_eq!(said.code, Some(0), "{}", said.text(home.path()));
+        let record = said.json();
+        assert_eq!((&record["block"], &record["failed"]), (&json!("plain"), &json!(0)), "{record}");
+        assert_eq!(record["limits"]["memory_bytes_max"], memory_bytes_max, "{record}");
+    }
+    // What is wrong with it is told where it is.
+    for (wrong, place) in [
+        (
+            json!({ "effects": [{ "kind": "http", "safety": "twice" }] }),
+            "`effects[0].safety`: unknown variant `twice`",
+        ),
+        (json!({ "input": { "type": "text" } }), "`input/type` is no JSON Schema that can be used"),
+    ] {
+        let mut broken = descriptor(json!({}));
+        broken.as_object_mut().expect("an object").extend(wrong.as_object().expect("an object").clone());
+        fs::write(&manifest, broken.to_string())?;
+        let said = test(home.path(), &program, &scenarios, &["--manifest", &manifest.to_string_lossy()]);
+        let text = said.text(home.path());
+        assert!(text.contains("error: HOME/plain.json: ") && text.contains(place), "{text}");
+        assert!(text.contains("next: correct HOME/plain.json") && said.code == Some(6), "{text}");
     }
     Ok(())
 }

@@ -169,11 +169,16 @@ fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
     assert_eq!(dev.run(&["workflow", "activate", "waits", "--accept"]).code, Some(0));
     let missing = dev.run(&["run", "start", "nothing"]);
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
+    assert!(
+        missing.stderr.contains("there is no workflow \"nothing\" for this key's tenant"),
+        "{}",
+        missing.stderr
+    );
     dev.write("workflow.json", &json!({ "name": "idle", "steps": [ { "only": { "set": 1 } } ] }))?;
     assert_eq!(dev.run(&["workflow", "push", "workflow.json"]).code, Some(0));
     let idle = dev.run(&["run", "start", "idle"]);
     assert_eq!(idle.code, Some(6));
-    assert!(idle.stderr.ends_with("next: counterfoil workflow activate NAME\n"), "{}", idle.stderr);
+    assert!(idle.stderr.ends_with("next: counterfoil workflow activate idle\n"), "{}", idle.stderr);
     Ok(())
 }
 

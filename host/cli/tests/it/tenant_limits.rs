@@ -28,7 +28,8 @@ async fn the_narrowest_limit_holds_from_the_next_step_on() -> anyhow::Result<()>
         let descriptor = json!({ "name": "endless", "input": true, "output": true, "limits": limits });
         let guest = Guest::running("(loop $for-ever (br $for-ever)) (unreachable)");
         let caller = host.as_holder_of(&world.key);
-        let reply = caller.upload(&name, guest.describing(&descriptor.to_string()).build()).await?;
+        let guest = guest.describing(&descriptor.to_string());
+        let reply = caller.upload(&name, guest.build()).await?;
         ensure!(reply.status < 300, "{}", reply.json()?);
         caller
             .activate(&json!({ "name": name, "steps": [{ "only": { "block": name, "input": 1 } }] }))
@@ -45,6 +46,13 @@ async fn the_narrowest_limit_holds_from_the_next_step_on() -> anyhow::Result<()>
             );
             let ended = caller.run_to_end(&name, &Value::Null).await?;
             let in_force = block.unwrap_or(granted).min(granted);
+            let file = home.join("block.wasm");
+            std::fs::write(&file, guest.build())?;
+            let inspected = run(counterfoil(home)
+                .args(["-o", "json", "block", "inspect"])
+                .arg(&file)
+                .args(["--url", host.base(), "--key", &world.key]));
+            ensure!(inspected.json()["limits"]["cpu_ms_max"] == in_force, "{inspected:?}");
             assert_eq!(ended["error"]["code"], "cpu_limit", "{ended}");
             let message = ended["error"]["message"].as_str().unwrap_or_default();
             assert!(message.contains(&format!(" its {in_force} ms of CPU")), "{block:?}, {tenant}: {ended}");
@@ -85,6 +93,13 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
     error: there is no tenant `nobody`
     --- exit 6
     "#);
+    insta::assert_snapshot!(limits(&["told", "--cpu-ms-max", "9"]), @r#"
+    --- stderr
+    error: invalid value '9' for '--cpu-ms-max <MS>': at least 10, in which it is counted, or `none`
+
+    For more information, try '--help'.
+    --- exit 2
+    "#);
     insta::assert_snapshot!(limits(&["told", "--cpu-ms-max", "0"]), @r#"
     --- stderr
     error: invalid value '0' for '--cpu-ms-max <MS>': a whole number from 1 on, or `none`
@@ -92,5 +107,14 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
     For more information, try '--help'.
     --- exit 2
     "#);
+    let listed = run(counterfoil(home).args(["-o", "json", "tenant", "list"]).env("DATABASE_URL", &url));
+    let items = listed.json()["items"].clone();
+    assert_eq!((&items[0]["tenant"], &items[1]), (&json!("told"), &Value::Null), "{listed:?}");
+    assert_eq!(
+        items[0]["limits"],
+        json!({ "memory_bytes_max": 1_048_576, "cpu_ms_max": null, "wall_ms_max": null })
+    );
+    let table = run(counterfoil(home).args(["tenant", "list"]).env("DATABASE_URL", &url)).text(home);
+    assert!(table.starts_with("TENANT  ") && table.contains("\ntold "), "{table}");
     Ok(())
 }

@@ -90,6 +90,21 @@ fn what_needs_no_host_prints_its_data_and_nothing_else() -> anyhow::Result<()> {
 }
 
 #[test]
+fn help_and_the_guide_say_the_same_of_exit_codes() -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let guide = include_str!("../../../../docs/application-developer.md");
+    let help = run(counterfoil(home.path()).arg("--help")).stdout;
+    let (_, codes) = help.split_once("Exit codes:\n").context("they are told")?;
+    let codes: Vec<&str> = codes.lines().map(str::trim).collect();
+    assert_eq!(codes.len(), 7, "{codes:?}");
+    for code in codes {
+        let (code, meaning) = code.split_once("  ").context("a code and its meaning")?;
+        assert!(guide.contains(&format!("\n| {code} | {meaning} |\n")), "{code}: {meaning}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_reader_that_has_read_enough_is_no_error() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     let mut child = counterfoil(home.path())

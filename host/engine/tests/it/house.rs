@@ -202,20 +202,30 @@ impl House {
 
     /// Uploads a block that is a script.
     pub(crate) async fn block(&mut self, name: &str, script: Script) -> anyhow::Result<Digest> {
-        self.upload(name, Does::Script(script)).await
+        self.block_taking(name, json!(true), script).await
+    }
+
+    /// Uploads a block that is a script, and takes what this schema says.
+    pub(crate) async fn block_taking(
+        &mut self,
+        name: &str,
+        input: Value,
+        script: Script,
+    ) -> anyhow::Result<Digest> {
+        self.upload(name, input, Does::Script(script)).await
     }
 
     /// Uploads a block that charges, and may be asked about it, and makes a workflow of it.
     pub(crate) async fn charging(&mut self, name: &str, asked: Option<Asked>) -> anyhow::Result<()> {
-        self.upload(name, Does::Charges(asked)).await?;
+        self.upload(name, json!(true), Does::Charges(asked)).await?;
         self.workflow(&format!("name: {name}\nsteps:\n  - pay: {{ block: {name} }}\n")).await
     }
 
-    async fn upload(&mut self, name: &str, does: Does) -> anyhow::Result<Digest> {
+    async fn upload(&mut self, name: &str, input: Value, does: Does) -> anyhow::Result<Digest> {
         let bytes = name.as_bytes().to_vec();
         let digest = Digest::of(&bytes);
         let grant = json!({ "kind": "http", "safety": "at-most-once", "connections": ["p"] });
-        let descriptor = json!({ "name": name, "input": true, "output": true, "effects": [grant] });
+        let descriptor = json!({ "name": name, "input": input, "output": true, "effects": [grant] });
         let block = NewBlock {
             name,
             digest,

@@ -68,6 +68,48 @@ steps:
 }
 
 #[tokio::test]
+async fn a_block_is_run_only_with_an_input_that_it_takes() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    let order = json!({
+        "type": "object", "required": ["order"],
+        "properties": { "order": { "type": "string" }, "lines": { "items": { "enum": (0..200).collect::<Vec<_>>() } } },
+    });
+    // Was uploaded before schemas were read: it cannot be checked, and is run.
+    for (name, schema) in [("order", order), ("old", json!({ "$ref": "#" }))] {
+        house.block_taking(name, schema, |_| StepEnd::Output("1".into())).await?;
+        let source = format!("name: {name}\nsteps:\n  - only: {{ block: {name}, input: \"=input\" }}\n");
+        house.workflow(&source).await?;
+    }
+    let host = house.host()?;
+    let lines = |count: usize| json!({ "order": "o-1", "lines": vec![7; count] });
+    for (block, input, refusal) in [
+        ("order", json!({ "order": "o-1" }), None),
+        ("old", json!(7), None),
+        ("order", json!({}), Some("/: \"order\" is a required property")),
+        ("order", json!({ "order": 7 }), Some("/order: 7 is not of type \"string\"")),
+        ("order", lines(300), None),
+        (
+            "order",
+            lines(3_000),
+            Some("it cannot be checked against its schema: that would take too much work"),
+        ),
+    ] {
+        let before = host.runner.ran.lock().map_or(0, |ran| ran.len());
+        let run = house.start(block, input).await?;
+        let view = house.ended(run).await?;
+        let error = refusal.map(|why| {
+            json!({ "code": "input_invalid", "message": format!("the input is not what the block takes: {why}") })
+        });
+        let said =
+            view.error.as_ref().map(|error| json!({ "code": error["code"], "message": error["message"] }));
+        assert_eq!(said, error, "{view:?}");
+        let ran = host.runner.ran.lock().map_or(0, |ran| ran.len()) - before;
+        assert_eq!(ran, usize::from(refusal.is_none()), "{view:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_delay_of_a_day_holds_neither_a_sandbox_nor_a_place() -> anyhow::Result<()> {
     const RUNS: i64 = 20;
     let mut house = House::new().await?;

@@ -3,8 +3,10 @@
 use counterfoil_domain::block::with_manifest;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::{Answer, EffectReply, EffectRequest, HttpResponse};
+use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::{MANIFEST_BYTES_MAX, StepLimits};
 use counterfoil_domain::ports::{ComponentInspector as _, LogLevel, StepJob, StepReport, StepRunner as _};
+use counterfoil_testkit::guest::component;
 use serde_json::{Value, json};
 
 use crate::examples::example;
@@ -36,6 +38,35 @@ async fn the_input_is_read_and_what_is_printed_is_the_output() {
         ran(&house, "plain-copy", "1234567890", StepLimits { output_bytes_max: 10, ..ROOMY }).await.end,
         output("1234567890")
     );
+}
+
+/// A program that prints these bytes, as Wasm text escapes them.
+fn printing(bytes: &str, len: usize) -> Vec<u8> {
+    component(&include_str!("printer.wat").replace("@BYTES@", bytes).replace("@LEN@", &len.to_string()))
+}
+
+#[tokio::test]
+async fn what_is_printed_has_to_be_text() {
+    let house = house(Script::unused());
+    for (bytes, len, is_text) in [
+        ("\\22\\c3\\a4\\22", 4, true),
+        ("\\22\\ff\\22", 3, false),
+        // Breaks off within a character.
+        ("\\22\\c3", 2, false),
+        ("\\ed\\a0\\80", 3, false),
+    ] {
+        let program = printing(bytes, len);
+        let digest = Digest::of(&program);
+        house.sandbox.prepare(digest, program).await.expect("accepted");
+        let report = house.sandbox.run(job(digest)).await;
+        if is_text {
+            assert_eq!(report.end, output("\"ä\""));
+        } else {
+            let (code, message) = trapped(&report);
+            let told = message.contains("what it wrote to its standard output is not UTF-8");
+            assert!(code == Code::OutputInvalid && told, "{bytes}: {code}: {message}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::{Answer, EffectCall, EffectReply};
-use counterfoil_domain::id::LeaseId;
+use counterfoil_domain::id::{Digest, LeaseId};
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{
     ComponentInspector as _, EffectPort, StepEnd, StepJob, StepReport, StepRunner as _,
 };
-use counterfoil_sandbox::{Guests, Sandbox, SandboxConfig};
+use counterfoil_sandbox::{Allocation, Guests, Sandbox, SandboxConfig};
 use counterfoil_testkit::guest::Guest;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -316,6 +316,56 @@ async fn limits_hold_in_a_runner_and_its_other_guests_go_on() {
     assert_eq!(the_runner(), Process::find(runner.id).expect("alive"));
 }
 
+/// What is loaded from the cache was scanned under the limits of another day.
+#[tokio::test]
+async fn a_block_that_was_accepted_under_wider_limits_ends_with_a_code_and_the_pool_goes_on() {
+    const PAGE: u64 = 64 << 10;
+    let cache = tempfile::tempdir().expect("a directory");
+    let sandbox = |limits: StepLimits| {
+        let guests = Guests::Apart(NonZeroU32::MIN);
+        let config = SandboxConfig {
+            allocation: Allocation::Pooled,
+            guests,
+            slots: 4,
+            limits,
+            ..config(cache.path())
+        };
+        Sandbox::new(config, Gate::new()).expect("a sandbox")
+    };
+    let wide = Guest::echo().with("(table 15000 funcref)");
+    let large = Guest::echo().replacing("(memory (export \"memory\") 2)", "(memory (export \"memory\") 100)");
+    let small = Guest::echo();
+    let before = sandbox(ROOMY);
+    let mut blocks = vec![];
+    for guest in [&wide, &large, &small] {
+        let bytes = guest.build();
+        let digest = Digest::of(&bytes);
+        before.prepare(digest, bytes.clone()).await.expect("accepted");
+        assert_eq!(before.run(job(digest)).await.end, output("{}"));
+        blocks.push((digest, bytes));
+    }
+    let narrow = StepLimits { memory_bytes_max: 50 * PAGE, ..ROOMY };
+    // How many elements a table has at most, no operator says: its pool is as it was.
+    let tables = StepLimits { table_elements_max: 10_000, ..ROOMY };
+    let after = sandbox(narrow);
+    for (sandbox, granted, refused) in [
+        (&before, narrow, [false, true, false]),
+        (&before, tables, [true, false, false]),
+        (&after, ROOMY, [false, true, false]),
+    ] {
+        for ((digest, bytes), is_refused) in blocks.iter().zip(refused) {
+            sandbox.prepare(*digest, bytes.clone()).await.expect("it is ready still");
+            let report = sandbox.run(StepJob { limits: granted, ..job(*digest) }).await;
+            if is_refused {
+                let (code, message) = trapped(&report);
+                assert!(code == Code::MemoryLimit && message.contains("are granted"), "{code}: {message}");
+            } else {
+                assert_eq!(report.end, output("{}"));
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_upload_is_described_where_nothing_else_runs() {
     let gate = Gate::new();
@@ -358,7 +408,7 @@ async fn a_program_that_is_no_runner_is_never_believed_and_never_waited_for() {
         let cache = tempfile::tempdir().expect("a directory");
         // Its compiler is a good one: what was compiled lies in the cache.
         let component =
-            House { sandbox: crate::sandbox(cache.path(), crate::Allocation::OnDemand, Gate::new()), cache };
+            House { sandbox: crate::sandbox(cache.path(), Allocation::OnDemand, Gate::new()), cache };
         let bytes = caller().build();
         let digest = component.prepared(&caller()).await;
         let guests = Guests::Apart(NonZeroU32::MIN);

@@ -99,6 +99,11 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
         (Guest::echo().with("(memory 1)"), Code::ComponentInvalid, "multiple memories"),
         (Guest::echo().with("(func (drop (i32x4.relaxed_trunc_f32x4_s (v128.const i32x4 0 0 0 0))))"), Code::ComponentInvalid, "relaxed"),
         (Guest::echo().describing("{}"), Code::DescriptorInvalid, "missing field `name`"),
+        (
+            Guest::echo().describing(r#"{"name":"a","input":{"properties":{"a":{"type":"money"}}},"output":{}}"#),
+            Code::DescriptorInvalid,
+            "`input/properties/a/type` is no JSON Schema that can be used",
+        ),
         (Guest::echo().describing_by("(unreachable)"), Code::DescriptorInvalid, "guest_trap"),
         (Guest::echo().describing_by(endless), Code::DescriptorInvalid, "cpu_limit"),
         (Guest::echo().with(&format!("(func $start {endless}) (start $start)")), Code::DescriptorInvalid, "cpu_limit"),

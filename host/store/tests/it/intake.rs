@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use counterfoil_domain::block::WantedLimits;
+use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::{Digest, EventId, KeyId, TenantId};
 use counterfoil_store::Page;
 use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::idempotency::Begun;
 use counterfoil_store::key::KeyRow;
-use counterfoil_store::tenant::Created;
+use counterfoil_store::tenant::{Created, LimitsChange};
 use counterfoil_store::workflow::{Activated, Activation, ActivePlan, NewVersion};
 use serde_json::json;
 use uuid::Uuid;
@@ -287,7 +289,16 @@ async fn keys_and_names_are_found_and_taken_back() {
     assert_eq!(store.tenant_by_name("nobody").await.expect("reads"), None);
     let taken = store.create_tenant(TenantId(Uuid::now_v7()), "acme").await.expect("answers");
     assert_eq!(taken, Created::NameTaken);
-    assert_eq!(store.tenants().await.expect("lists"), [(tenant, "acme".into())]);
+    let tenants = store.tenants().await.expect("lists");
+    let listed: Vec<_> =
+        tenants.iter().map(|row| (row.id, row.name.as_str(), row.share, row.limits)).collect();
+    assert_eq!(listed, [(tenant, "acme", Share::default(), WantedLimits::default())]);
+    let change = LimitsChange { cpu_ms_max: Some(Some(50)), ..LimitsChange::default() };
+    let set = store.set_tenant_limits(tenant, change, &person()).await.expect("sets");
+    assert_eq!(set, WantedLimits { cpu_ms_max: Some(50), ..WantedLimits::default() });
+    assert_eq!(store.tenants().await.expect("lists")[0].limits, set);
+    let kept = "SELECT count(*) FROM audit WHERE action = 'tenant.limits' AND actor = 'person:ada' AND (detail->>'cpu_ms_max')::int = 50";
+    assert_eq!(world.number(kept).await, 1);
 
     let key = KeyRow {
         tenant,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use counterfoil_store::cluster::reexec;
-use counterfoil_testkit::bombs;
+use counterfoil_testkit::{asks_for_help, bombs};
 
 const USAGE: &str = "usage: scripts/bombs [PART OF A NAME]";
 
@@ -30,6 +30,10 @@ fn main() -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 fn run(args: &[OsString]) -> anyhow::Result<bool> {
+    if asks_for_help(args) {
+        println!("{USAGE}");
+        return Ok(true);
+    }
     let name = match args {
         [] => "",
         [name] => name.to_str().context(USAGE)?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use counterfoil_store::cluster::reexec;
 use counterfoil_testkit::fuzz::{self, Options};
-use counterfoil_testkit::seed_of_now;
+use counterfoil_testkit::{asks_for_help, seed_of_now};
 
 const USAGE: &str = "usage: scripts/fuzz [--seconds N] [--seed S] [--case NUMBER [--out FILE]]";
 const SECONDS: u64 = 120;
@@ -32,6 +32,10 @@ fn main() -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 fn run(args: Vec<OsString>) -> anyhow::Result<bool> {
+    if asks_for_help(&args) {
+        println!("{USAGE}");
+        return Ok(true);
+    }
     let (options, out) = read(args)?;
     if let Some(file) = out {
         let component = fuzz::component(&options).context("--out is for one --case")?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail, ensure};
 use counterfoil_store::cluster::reexec;
 use counterfoil_testkit::kill::{self, Options, Report, guards};
-use counterfoil_testkit::seed_of_now;
+use counterfoil_testkit::{asks_for_help, seed_of_now};
 
 const USAGE: &str = "usage: scripts/kill [--kills N] [--seed S] [--hosts H] [--json FILE] \
                      [--guard-off NAME]… | --guards-off";
@@ -42,6 +42,10 @@ struct Asked {
 }
 
 fn run(args: Vec<OsString>) -> anyhow::Result<bool> {
+    if asks_for_help(&args) {
+        say(USAGE);
+        return Ok(true);
+    }
     let asked = read(args)?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     let seed = asked.options.seed;

@@ -11,6 +11,9 @@ use crate::random::Random;
 /// Where `run` and the allocator of a guest leave what they are asked for.
 const RESULT_AT: u32 = 16;
 const RESULT_BYTES_LEN: usize = 48;
+/// Calls that a host answers, before those that it may not: there is room for so many between the first and the texts.
+const SOUND_CALLS_MAX: u64 = 4;
+const SOUND_CALL_BYTES_LEN: u32 = 128;
 /// Bytes that are no text.
 const NOISE_AT: u32 = 62_000;
 const NOISE_BYTES_LEN: u32 = 2_000;
@@ -25,6 +28,14 @@ pub(super) fn block(random: &mut Random) -> Vec<u8> {
     let mut guest = Guest::running("(unreachable)").describing(DESCRIPTOR);
     let mut record = guest.lowered(&call(random));
     damage(&mut record, random);
+    let mut sound = Vec::new();
+    // What comes behind calls that were answered is met by a host that has something to keep.
+    for nth in 0..if random.percent(60) { random.between(1, SOUND_CALLS_MAX) } else { 0 } {
+        let at = EFFECT_AT + SOUND_CALL_BYTES_LEN * (1 + u32::try_from(nth).unwrap_or_default());
+        let call = guest.lowered(&sound_call(random, nth));
+        guest = guest.holding_bytes(at, &call);
+        sound.push(format!("(call $perform (i32.const {at}) (i32.const {EFFECT_RESULT_AT}))"));
+    }
     let mut result = vec![0; RESULT_BYTES_LEN];
     damage(&mut result, random);
     let noise: Vec<u8> = (0..NOISE_BYTES_LEN).map(|_| byte(random)).collect();
@@ -39,7 +50,7 @@ pub(super) fn block(random: &mut Random) -> Vec<u8> {
         guest = guest.reallocating(&format!("(return {})", constant(random)));
     }
     guest
-        .running_instead(actions + &answer)
+        .running_instead(sound.concat() + &actions + &answer)
         .holding_bytes(RESULT_AT, &result)
         .holding_bytes(EFFECT_AT, &record)
         .holding_bytes(NOISE_AT, &noise)
@@ -139,6 +150,32 @@ fn action(random: &mut Random) -> String {
         4 => format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_AT}))"),
         5 => format!("(call $perform (i32.const {EFFECT_AT}) {})", constant(random)),
         _ => format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT}))"),
+    }
+}
+
+/// A call that is granted, and is answered.
+fn sound_call(random: &mut Random, nth: u64) -> EffectCall {
+    let body = || b"{}".to_vec();
+    let request = match random.below(5) {
+        0..2 => EffectRequest::Http(HttpRequest {
+            method: "POST".into(),
+            url: "/charges".into(),
+            headers: vec![],
+            body: body(),
+        }),
+        2 => EffectRequest::Emit { event_type: "lead.created".into(), record_id: None, data: "{}".into() },
+        3 => EffectRequest::Storage(StorageRequest::Get("key".into())),
+        _ => EffectRequest::Storage(StorageRequest::Put("key".into(), body())),
+    };
+    let connection = matches!(request, EffectRequest::Http(_)).then(|| "payments".to_owned());
+    EffectCall {
+        request,
+        key: random.percent(50).then(|| format!("sound-{nth}")),
+        connection,
+        safety: None,
+        idempotency_key: None,
+        timeout_ms: None,
+        extra: vec![],
     }
 }
 

@@ -6,7 +6,7 @@ use axum::extract::State;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{ApprovalId, RunId};
-use counterfoil_domain::workflow::form;
+use counterfoil_domain::schema::{Fault, Schema};
 use counterfoil_store::waiting::{ApprovalRow, Decided};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -184,14 +184,17 @@ pub(crate) async fn decide_as(
 }
 
 fn check_answer(form: &Value, answer: Option<&Value>) -> Result<(), Problem> {
-    let faults = form::faults(form, answer.unwrap_or(&Value::Null)).map_err(|why| {
-        tracing::error!(why, "the form of an approval cannot be used");
+    let form = Schema::new(form).map_err(|unusable| {
+        tracing::error!(%unusable, "the form of an approval cannot be used");
         Problem::new(Code::Internal, "the form of this approval cannot be used")
     })?;
+    let faults = form
+        .faults(answer.unwrap_or(&Value::Null))
+        .map_err(|costly| Problem::bad_field("/answer", costly.to_string()))?;
     if faults.is_empty() {
         return Ok(());
     }
-    let errors = faults.into_iter().map(|(place, why)| FieldError {
+    let errors = faults.into_iter().map(|Fault { place, why }| FieldError {
         code: "form".into(),
         pointer: format!("/answer{place}"),
         detail: why,

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use axum::body::Body;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -87,12 +89,12 @@ async fn a_list_goes_on_where_its_page_ended() {
     world.get("/v1/runs?after=nonsense").await.with(400);
 }
 
-/// Whoever sends slowly, and however many they are, stops their own uploads only.
+/// Whoever sends slowly stops his own uploads only; and when all places are held by such, they come free by themselves.
 #[tokio::test]
-async fn an_upload_that_arrives_slowly_stops_nobody_else() {
+async fn uploads_that_arrive_slowly_stop_nobody_else() {
     let world = World::new().await;
     let mut slow = futures::stream::FuturesUnordered::new();
-    for number in 0..10 {
+    for number in 0..64 {
         let keys = world.new_tenant(TenantId(Uuid::now_v7()), &format!("slow-{number}")).await;
         let key = keys[&Scope::Author].clone();
         let world = &world;
@@ -101,11 +103,21 @@ async fn an_upload_that_arrives_slowly_stops_nobody_else() {
             let body = Body::from_stream(first.chain(futures::stream::pending()));
             world.ask(&key, "POST", "/v1/blocks/slow", &[], body).await
         });
+        if number == 9 {
+            let others = world.ask(world.key(Scope::Author), "POST", "/v1/blocks/quick", &[], "reads");
+            tokio::select! {
+                biased;
+                ended = slow.next() => panic!("{:?}", ended.map(|answer| answer.text)),
+                answer = others => answer.with(201),
+            };
+        }
     }
-    let others = world.ask(world.key(Scope::Author), "POST", "/v1/blocks/quick", &[], "reads");
-    tokio::select! {
-        biased;
-        ended = slow.next() => panic!("{:?}", ended.map(|answer| answer.text)),
-        answer = others => answer.with(201),
-    };
+    let others = world.ask(world.key(Scope::Author), "POST", "/v1/blocks/quick", &[], "reads more");
+    let (quick, slow) =
+        tokio::join!(tokio::time::timeout(Duration::from_mins(1), others), slow.collect::<Vec<_>>());
+    quick.expect("a place came free").with(201);
+    for answer in slow {
+        let refused = answer.with(400);
+        assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("too slowly")), "{refused}");
+    }
 }

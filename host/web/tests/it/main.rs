@@ -6,6 +6,7 @@ mod connections;
 mod effects;
 mod events;
 mod keys;
+mod limits;
 mod operations;
 mod pages;
 mod runs;

@@ -15,6 +15,7 @@ use counterfoil_domain::connection::{SealedSecret, SecretName};
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::id::{Digest, HostId, KeyId, RunId, TenantId};
 use counterfoil_domain::key::{ApiKey, Pepper, Scope};
+use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{ComponentInspector, Inspection, NoSecretKey, Refused, SecretSealer};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
@@ -95,6 +96,7 @@ impl World {
             inspector: Arc::new(Told),
             sealer: Arc::new(Wax),
             addresses: AddressPolicy { loopback: true, private: vec![] },
+            limits: StepLimits { cpu_ms_max: 700, ..StepLimits::DEFAULT },
             pepper: Pepper::new([7; 32]),
             clock,
             random,

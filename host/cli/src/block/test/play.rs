@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use counterfoil_domain::code::Code;
 use counterfoil_domain::effect::{EffectCall, EffectReply};
 use counterfoil_domain::id::{Digest, LeaseId};
 use counterfoil_domain::limits::StepLimits;
@@ -10,6 +11,7 @@ use counterfoil_domain::ports::{EffectPort, LogLine, StepJob, StepReport, StepRu
 use counterfoil_domain::receipt::Actor;
 use counterfoil_domain::rehearsal::scenario::{Mismatch, Scenario, Stage};
 use counterfoil_domain::rehearsal::{Outcome, Rehearsal};
+use counterfoil_domain::schema::Schema;
 
 /// The rehearsal that is on.
 #[derive(Default)]
@@ -43,6 +45,8 @@ pub(super) struct Player<'a> {
     pub(super) stand: Arc<Stand>,
     pub(super) component: Digest,
     pub(super) limits: StepLimits,
+    /// What the block takes.
+    pub(super) takes: Schema,
 }
 
 /// What came of a scenario.
@@ -114,6 +118,9 @@ impl Player<'_> {
 
     /// Runs the step as a host does, until it has ended or an outcome is unknown.
     async fn run(&self, input: &str, mut rehearsal: Rehearsal, played: &mut Played) -> (Rehearsal, Outcome) {
+        if let Err(message) = self.judge(input) {
+            return (rehearsal, Outcome::Failed { code: Code::InputInvalid.to_string(), message });
+        }
         loop {
             if rehearsal.is_blocked() {
                 return (rehearsal, Outcome::Blocked { reason: "an outcome is unknown".into() });
@@ -129,6 +136,11 @@ impl Player<'_> {
                 outcome => return (rehearsal, outcome),
             }
         }
+    }
+
+    fn judge(&self, input: &str) -> Result<(), String> {
+        let input = serde_json::from_str(input).map_err(|error| error.to_string())?;
+        self.takes.judge_input(&input)
     }
 
     async fn execute(&self, input: &str, mut rehearsal: Rehearsal) -> (Rehearsal, (Outcome, StepReport)) {

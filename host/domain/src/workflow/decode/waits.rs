@@ -6,10 +6,10 @@ use super::Decoder;
 use crate::effect::Safety;
 use crate::expression::child;
 use crate::limits::TASK_TIME_MS_MAX;
+use crate::schema::Schema;
 use crate::workflow::definition::{
     Approval, ApprovalNode, Listen, ListenNode, Step, Worker, WorkerNode, WorkflowNode,
 };
-use crate::workflow::form;
 use crate::workflow::problem::ProblemCode;
 
 impl Decoder<'_, '_> {
@@ -54,8 +54,10 @@ impl Decoder<'_, '_> {
         let has_time = approval.as_ref().is_none_or(|approval| approval.deadline.is_some());
         let on_timeout = self.on_timeout(fields, pointer, depth, ("deadline", has_time));
         let approval = approval?;
-        if let Some(Err(why)) = approval.form.as_ref().map(form::check_schema) {
-            self.problems.at_value(&child(&own, "form"), ProblemCode::Schema, why);
+        if let Some(Err(unusable)) = approval.form.as_ref().map(Schema::new) {
+            let place = format!("{}{}", child(&own, "form"), unusable.place);
+            let why = format!("this is no JSON Schema that can be used: {}", unusable.why);
+            self.problems.at_value(&place, ProblemCode::Schema, why);
         }
         Some(ApprovalNode { approval, on_timeout })
     }
