@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::effect::EffectCall;
@@ -82,6 +83,8 @@ pub(crate) struct Progress {
     changes_bytes: usize,
     pub(crate) lose: Vec<Transition>,
     pub(crate) stop: Option<Stop>,
+    /// When the last answer was kept for the next write.
+    pub(crate) answered_at: Option<Instant>,
     /// The step has ended; what is still under way writes for itself.
     pub(crate) finished: bool,
     labels: BTreeSet<String>,

@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod dispatch;
 mod journal;
+mod patience;
 mod place;
 mod queue;
 
@@ -28,6 +29,7 @@ use counterfoil_store::settle::{Change, OwnWrite};
 use counterfoil_store::{Store, StoreError};
 
 use self::connection::{Limits, Through};
+use self::patience::Patience;
 use self::place::{Place, Places};
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed, Purpose};
@@ -41,7 +43,8 @@ pub struct GuardConfig {
     pub lease: Duration,
     /// Total time of an effect that names none.
     pub timeout: Duration,
-    /// How long an answer may wait for its step's end before it is written alone. Zero writes each at once.
+    /// How long an answer may wait for its step's end before it is written alone; on a host whose steps usually take longer
+    /// to come to it, up to 256 times as long. Zero writes each at once.
     pub answer_wait: Duration,
     /// Clock differences, scheduling, and the kernel's own queues: added before an absence counts as known.
     pub absence_margin: Duration,
@@ -65,6 +68,7 @@ pub(crate) struct Inner {
     faults: Arc<dyn Faults>,
     executions: Executions,
     places: Places,
+    patience: Patience,
 }
 
 impl Guard {
@@ -78,7 +82,9 @@ impl Guard {
     ) -> Self {
         let executions = Executions::default();
         let places = Places::default();
-        Self { inner: Arc::new(Inner { store, client, secrets, config, faults, executions, places }) }
+        let patience = Patience::new(config.answer_wait);
+        let inner = Inner { store, client, secrets, config, faults, executions, places, patience };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Opens the door for an execution, until [`Guard::finish`].
@@ -104,6 +110,7 @@ impl Guard {
             std::mem::take(&mut *unwritten)
         };
         let mut progress = execution.progress();
+        self.inner.went_on(&mut progress);
         let own = progress.take_changes();
         Finished { writes, own, lose: std::mem::take(&mut progress.lose), stop: progress.stop.take() }
     }

@@ -16,7 +16,7 @@ const FLUSH_LEN_MAX: usize = 256;
 const FLUSHERS: usize = 2;
 /// How long one flush is under way before another may begin: while it is quick, what arrives gathers, which costs the
 /// database least; one that waits for a slow disk, or for a lock, holds nobody up.
-const ALONE_FOR: Duration = Duration::from_millis(3);
+const ALONE_FOR: Duration = Duration::from_millis(20);
 /// Callers beyond these wait until there is room.
 const QUEUE_LEN_MAX: usize = 4_096;
 
@@ -74,6 +74,13 @@ where
         let mut turn = arrivals.lock().await;
         if turn.recv_many(&mut gathered, FLUSH_LEN_MAX).await == 0 {
             return;
+        }
+        // Whatever is about to come can come first; on an idle host nothing is.
+        tokio::task::yield_now().await;
+        while gathered.len() < FLUSH_LEN_MAX
+            && let Ok(waiting) = turn.try_recv()
+        {
+            gathered.push(waiting);
         }
         let (items, waiting): (Vec<T>, Vec<_>) =
             gathered.into_iter().map(|waiting| (waiting.item, waiting.verdict)).unzip();

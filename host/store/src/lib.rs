@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use counterfoil_domain::ports::Faults;
+use counterfoil_domain::receipt::Transition;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection as _, PgPool};
 
@@ -55,7 +56,7 @@ pub use self::page::Page;
 use self::admission::{Admission, Refusal};
 use self::gather::Gather;
 use self::receipt::{Flushed, Wanted};
-use self::settle::{Settlement, Together};
+use self::settle::{Answered, Settlement, Together};
 use self::wake::Waker;
 
 /// Longest that one statement may take: the longest of ours takes milliseconds.
@@ -103,6 +104,7 @@ struct Inner {
     admissions: Gather<Admission, admission::Together>,
     refusals: Gather<Vec<Refusal>, bool>,
     dispatches: Gather<Wanted, Flushed>,
+    answers: Gather<Transition, Answered>,
     settlements: Gather<Settlement, Together>,
 }
 
@@ -127,7 +129,11 @@ impl Store {
         ]);
         // Planned once a connection. Left to itself the database plans most of ours each time, since it takes an array
         // that it sees for smaller than one that it does not.
-        let planned = limited.clone().options([("plan_cache_mode", "force_generic_plan")]);
+        let planned = limited.clone().options([
+            ("plan_cache_mode", "force_generic_plan"),
+            // A plan outlives what was known when it was made: a table that was small is read whole for ever.
+            ("enable_seqscan", "off"),
+        ]);
         let claims = planned.clone().options([("synchronous_commit", "off")]);
         // A connection is looked at when it comes back; to look again each time it goes out doubles the cost of a
         // statement. One that has been idle may have been ended by the other side meanwhile.
@@ -148,6 +154,7 @@ impl Store {
         let pool_of_writers = pool(config.connections_max).connect_with(planned).await?;
         let inner = Inner {
             dispatches: Gather::start(receipt::flush_dispatches(pool_of_writers.clone())),
+            answers: Gather::start(settle::flush_answers(pool_of_writers.clone())),
             settlements: Gather::start(settle::flush_settlements(
                 pool_of_writers.clone(),
                 Arc::clone(&faults),

@@ -3,6 +3,7 @@
 
 mod advance;
 mod answer;
+mod answers;
 mod block;
 mod conclude;
 mod finish;
@@ -25,6 +26,7 @@ use counterfoil_domain::workflow::advance::Container;
 use serde_json::Value;
 
 pub(crate) use self::answer::{Written, write};
+pub(crate) use self::answers::{Answered, flush_answers};
 pub(crate) use self::inline::{Inline, insert_inline};
 pub(crate) use self::open::OpenArrays;
 pub use self::own::{Change, OwnEffect};

@@ -1,6 +1,7 @@
 //! The call itself, and what its answer means: recorded with the next write of its step, or alone.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use counterfoil_domain::effect::{EffectFailure, EffectReply, Safety};
 use counterfoil_domain::ports::Site;
@@ -116,6 +117,7 @@ impl Inner {
         }
         unwritten.extend(writes);
         drop(unwritten);
+        execution.progress().answered_at = Some(Instant::now());
         self.flush_later(execution);
         Ok(())
     }
@@ -124,7 +126,7 @@ impl Inner {
     pub(super) fn flush_later(self: &Arc<Self>, execution: &Arc<Execution>) {
         let (inner, execution) = (Arc::clone(self), Arc::downgrade(execution));
         tokio::spawn(async move {
-            tokio::time::sleep(inner.config.answer_wait).await;
+            tokio::time::sleep(inner.patience.wait()).await;
             let Some(execution) = execution.upgrade() else { return };
             let mut unwritten = execution.unwritten.lock().await;
             let only_answers = unwritten.iter().all(|write| matches!(write, OwnWrite::Answer(_)));

@@ -50,6 +50,7 @@ impl Inner {
         let guard =
             guarding(&context.invariants, &receipt.request.kind).map(|invariant| invariant.id.as_str());
         let mut unwritten = execution.unwritten.lock().await;
+        self.went_on(&mut execution.progress());
         let dispatch = Dispatch {
             fence: &context.fence,
             receipt,

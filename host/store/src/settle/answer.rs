@@ -3,7 +3,7 @@
 use counterfoil_domain::receipt::resolution::siblings;
 use counterfoil_domain::receipt::{Move, ReceiptState, Transition};
 
-use super::{OwnWrite, Swap};
+use super::{Answered, OwnWrite, Swap};
 use crate::receipt::{apply, find, hold_slot, insert_answered, slot};
 use crate::step::{Fence, hold_place, resume};
 use crate::transaction::{Tx, begin, undo};
@@ -53,8 +53,14 @@ impl Store {
         if is_plain {
             // Nothing can be blocked on it, and no later dispatch of its slot be open: whatever blocks a step, or sends
             // again, moves its dispatched receipts to unknown first. Of earlier ones its caller knows.
-            let mut connection = self.pool().acquire().await?;
-            return apply(&mut connection, answer).await;
+            return match self.inner.answers.submit(answer.clone()).await? {
+                Answered::Swapped(swap) => Ok(swap),
+                Answered::Unsure => Err(StoreError::TaskLost),
+                Answered::Alone => {
+                    let mut connection = self.pool().acquire().await?;
+                    apply(&mut connection, answer).await
+                }
+            };
         }
         let mut tx = begin(self.pool()).await?;
         let Some(receipt) = find(&mut tx, answer.tenant(), answer.receipt()).await? else {

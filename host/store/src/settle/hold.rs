@@ -1,7 +1,7 @@
 //! The locks of a settlement.
 
 use counterfoil_domain::id::EffectId;
-use counterfoil_domain::receipt::{Move, ReceiptState, Recorded};
+use counterfoil_domain::receipt::{Move, ReceiptState, Recorded, Transition};
 
 use super::{OwnWrite, Settlement};
 use crate::StoreError;
@@ -69,11 +69,17 @@ pub(super) struct PlainCommit<'a> {
 
 pub(super) fn plain_commit(own: &OwnWrite) -> Option<PlainCommit<'_>> {
     let OwnWrite::Answer(transition) = own else { return None };
-    let Move::Commit { recorded, provider_receipt_id, reason } = transition.what() else { return None };
-    (transition.from() == ReceiptState::Dispatched).then(|| PlainCommit {
-        receipt: transition.receipt(),
-        recorded,
-        reason,
-        provider_receipt_id: provider_receipt_id.as_deref(),
-    })
+    PlainCommit::of(transition)
+}
+
+impl<'a> PlainCommit<'a> {
+    pub(super) fn of(transition: &'a Transition) -> Option<Self> {
+        let Move::Commit { recorded, provider_receipt_id, reason } = transition.what() else { return None };
+        (transition.from() == ReceiptState::Dispatched).then(|| Self {
+            receipt: transition.receipt(),
+            recorded,
+            reason,
+            provider_receipt_id: provider_receipt_id.as_deref(),
+        })
+    }
 }

@@ -14,12 +14,12 @@ use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
 use super::advance::{Kept, kept_step};
+use super::answers::AnswerArrays;
 use super::finish::{Ended, alone};
 use super::hold::plain_commit;
 use super::inline::insert_inline;
 use super::{OpenArrays, RunEndState, Settlement};
 use crate::StoreError;
-use crate::receipt::AnswerColumns;
 use crate::transaction::{Tx, begin};
 use crate::value;
 
@@ -137,13 +137,13 @@ async fn hold(tx: &mut Tx, settlements: &[Settlement]) -> Result<Vec<usize>, Sto
         &columns.leases,
         &columns.are_ends,
         &columns.receipts as &[Option<Uuid>],
-        &columns.kinds as &[Option<&str>],
-        &columns.statuses as &[Option<i32>],
-        &columns.headers as &[Option<String>],
-        &columns.bodies as &[Option<&[u8]>],
-        &columns.truncated as &[Option<bool>],
-        &columns.reasons as &[Option<&str>],
-        &columns.provider_ids as &[Option<&str>],
+        &columns.answers.kinds as &[Option<&str>],
+        &columns.answers.statuses as &[Option<i32>],
+        &columns.answers.headers as &[Option<String>],
+        &columns.answers.bodies as &[Option<&[u8]>],
+        &columns.answers.truncated as &[Option<bool>],
+        &columns.answers.reasons as &[Option<&str>],
+        &columns.answers.provider_ids as &[Option<&str>],
     )
     .fetch_all(&mut **tx)
     .await?;
@@ -159,13 +159,7 @@ struct HoldColumns<'a> {
     leases: Vec<Uuid>,
     are_ends: Vec<bool>,
     receipts: Vec<Option<Uuid>>,
-    kinds: Vec<Option<&'static str>>,
-    statuses: Vec<Option<i32>>,
-    headers: Vec<Option<String>>,
-    bodies: Vec<Option<&'a [u8]>>,
-    truncated: Vec<Option<bool>>,
-    reasons: Vec<Option<&'a str>>,
-    provider_ids: Vec<Option<&'a str>>,
+    answers: AnswerArrays<'a>,
 }
 
 impl<'a> HoldColumns<'a> {
@@ -173,7 +167,6 @@ impl<'a> HoldColumns<'a> {
         let mut columns = Self::default();
         for (n, settlement) in (0..).zip(settlements) {
             let commit = settlement.writes.first().and_then(plain_commit);
-            let answer = commit.map(|commit| AnswerColumns::new(commit.recorded)).unwrap_or_default();
             columns.numbers.push(n);
             columns.tenants.push(settlement.fence.tenant.0);
             columns.runs.push(settlement.run.0);
@@ -181,13 +174,7 @@ impl<'a> HoldColumns<'a> {
             columns.leases.push(settlement.fence.lease.0);
             columns.are_ends.push(settlement.end.is_some());
             columns.receipts.push(commit.map(|commit| commit.receipt.0));
-            columns.kinds.push(answer.kind);
-            columns.statuses.push(answer.status);
-            columns.headers.push(value::json_text(answer.headers.as_ref()));
-            columns.bodies.push(answer.body);
-            columns.truncated.push(answer.truncated);
-            columns.reasons.push(commit.map(|commit| commit.reason));
-            columns.provider_ids.push(commit.and_then(|commit| commit.provider_receipt_id));
+            columns.answers.push(commit);
         }
         columns
     }
