@@ -8,7 +8,7 @@ use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 pub use self::refusal::Refusal;
@@ -107,6 +107,10 @@ impl Admission {
 
 /// Admits a run in a transaction of its own. None if somebody else committed what stands in the way after this looked.
 async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
+    // Whatever stands in its way then is told below.
+    if is_one_statement(admission) && insert(&mut *pool.acquire().await?, admission).await? {
+        return Ok(Some(Admitted::Started(admission.run)));
+    }
     let mut tx = begin(pool).await?;
     hold_record(&mut tx, admission).await?;
     let before = before(&mut tx, admission).await?;
@@ -127,6 +131,15 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
     insert_containers(&mut tx, admission.tenant, admission.run, &admission.open).await?;
     tx.commit().await?;
     Ok(Some(Admitted::Started(admission.run)))
+}
+
+/// Whether nothing but its own start key can stand in its way, and everything of it goes into one statement: that inserts
+/// all of it or nothing.
+fn is_one_statement(admission: &Admission) -> bool {
+    !is_exclusive(admission)
+        && !matches!(admission.trigger, Trigger::Event { .. })
+        && admission.inline.is_empty()
+        && admission.open.iter().all(|step| step.container.is_none())
 }
 
 /// Whether the record limits what may start.
@@ -225,7 +238,7 @@ fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
 
 /// Inserts the run with its open steps and its delivery. False if something of it is there already: then the transaction is of
 /// no use any more.
-async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> {
+async fn insert(connection: &mut PgConnection, admission: &Admission) -> Result<bool, StoreError> {
     let (event, ordinal) = admission.trigger.columns();
     let open = OpenArrays::new(admission.run, &admission.open);
     let end = admission.end.as_ref();
@@ -282,7 +295,7 @@ async fn insert(tx: &mut Tx, admission: &Admission) -> Result<bool, StoreError> 
         &open.blocks as &[Option<Vec<u8>>],
         &open.untils as &[Option<DateTime<Utc>>],
     )
-    .fetch_one(&mut **tx)
+    .fetch_one(&mut *connection)
     .await?;
     Ok(inserted.whole)
 }
