@@ -155,6 +155,7 @@ impl Claimer {
             takes,
             without: inner.preparations.unrunnable(),
         };
+        let begun = Instant::now();
         let claimed = inner.store.claim(&request).await?;
         // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
         let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence, step.queue())).collect();
@@ -166,16 +167,16 @@ impl Claimer {
         let is_all = claimed.is_empty() && self.known.due().next().is_none();
         let looked = if is_all { Looked::Nothing } else { Looked::Found };
         begin(&inner, claimed, held).await;
-        self.foresee(&exhausted).await?;
+        self.foresee(&exhausted, begun).await?;
         Ok(looked)
     }
 
-    /// Finds out when lines become due again that have nothing due now.
-    async fn foresee(&mut self, exhausted: &[Queue]) -> Result<(), StoreError> {
+    /// Finds out when lines become due again that had nothing due for a claim.
+    async fn foresee(&mut self, exhausted: &[Queue], claim_begun: Instant) -> Result<(), StoreError> {
         if exhausted.is_empty() {
             return Ok(());
         }
-        let next = self.inner.store.next_of(exhausted).await?;
+        let next = self.inner.store.next_of(exhausted, claim_begun.elapsed()).await?;
         let now = Instant::now();
         for (queue, next_in) in exhausted.iter().zip(next) {
             self.known.foresee(*queue, next_in, now);

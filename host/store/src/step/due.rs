@@ -7,7 +7,7 @@ use counterfoil_domain::fair_share::Queue;
 use counterfoil_domain::id::TenantId;
 use uuid::Uuid;
 
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, value};
 
 /// The open steps of one workflow, as far as time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,23 +99,30 @@ impl Store {
         Ok(lines.into_iter().map(Line::from).collect())
     }
 
-    /// When the next step of each of these becomes due that is not yet; in their order.
-    pub async fn next_of(&self, queues: &[Queue]) -> Result<Vec<Option<Duration>>, StoreError> {
+    /// When the next step of each of these becomes due that was not yet so long ago; in their order. Whoever has just claimed
+    /// says when that began: what became due since was not seen by the claim.
+    pub async fn next_of(
+        &self,
+        queues: &[Queue],
+        ago: Duration,
+    ) -> Result<Vec<Option<Duration>>, StoreError> {
         let tenants: Vec<Uuid> = queues.iter().map(|queue| queue.tenant.0).collect();
         let workflows: Vec<Uuid> = queues.iter().map(|queue| queue.workflow.0).collect();
         let next = sqlx::query_scalar!(
             r#"SELECT EXTRACT(EPOCH FROM (
                  SELECT min(vt) FROM open_steps s
                  WHERE s.tenant_id = q.tenant_id AND s.workflow_id = q.workflow_id
-                   AND s.vt > now() AND s.vt < 'infinity'
+                   AND s.vt > now() - $3::interval AND s.vt < 'infinity'
              ) - now())::float8
              FROM UNNEST($1::uuid[], $2::uuid[]) WITH ORDINALITY AS q (tenant_id, workflow_id, n)
              ORDER BY q.n"#,
             &tenants,
             &workflows,
+            value::interval(ago),
         )
         .fetch_all(&self.inner.claims)
         .await?;
+        // What is due already is due at once.
         let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(next.into_iter().map(|seconds| seconds.map(duration)).collect())
     }

@@ -163,7 +163,11 @@ async fn what_is_due_is_found_and_what_will_be_is_foreseen() {
 
     let run = world.start(&["a"]).await;
     assert_eq!(look(&world).await, [(queue, true, None)]);
-    assert_eq!(world.store.next_of(&[queue]).await.expect("looks"), [None]);
+    assert_eq!(world.store.next_of(&[queue], Duration::ZERO).await.expect("looks"), [None]);
+
+    // What became due since a claim began, the claim did not see.
+    let since = world.store.next_of(&[queue], Duration::from_hours(1)).await.expect("looks");
+    assert_eq!(since, [Some(Duration::ZERO)]);
 
     let step = one(world.claim(LEASE).await);
     let (_, is_due, next) = one(look(&world).await);
@@ -176,7 +180,7 @@ async fn what_is_due_is_found_and_what_will_be_is_foreseen() {
     let settlement = Settlement { open: vec![ready("b"), wait("c", 300)], ..settlement(&step) };
     world.store.settle(&settlement).await.expect("settles");
     let (_, is_due, next) = one(look(&world).await);
-    let foreseen = one(world.store.next_of(&[queue]).await.expect("looks"));
+    let foreseen = one(world.store.next_of(&[queue], Duration::ZERO).await.expect("looks"));
     for until_wake in [next, foreseen] {
         let until_wake = until_wake.expect("a delay");
         assert!(
@@ -188,7 +192,7 @@ async fn what_is_due_is_found_and_what_will_be_is_foreseen() {
     // What waits for a person is never due.
     world.execute("UPDATE open_steps SET vt = 'infinity', wait = 'blocked'").await.expect("blocks");
     assert_eq!(look(&world).await, [(queue, false, None)], "{run}");
-    assert_eq!(world.store.next_of(&[queue]).await.expect("looks"), [None]);
+    assert_eq!(world.store.next_of(&[queue], Duration::ZERO).await.expect("looks"), [None]);
 }
 
 #[tokio::test]
