@@ -31,13 +31,19 @@ pub fn moment_ms(text: &str, zone: Option<&str>) -> Result<i64, InvalidMoment> {
     let shown = |text: &str| text.chars().take(SHOWN_CHARS_MAX).collect::<String>();
     let form = || InvalidMoment::Form(shown(text));
     let Some(zone) = zone else {
-        return text.parse::<Timestamp>().map(Timestamp::as_millisecond).map_err(|_| form());
+        return text.parse::<Timestamp>().map(whole_ms).map_err(|_| form());
     };
     if text.parse::<Timestamp>().is_ok() {
         return Err(InvalidMoment::TwoZones(shown(text)));
     }
     let local: Local = text.parse().map_err(|_| form())?;
-    Ok(zone_of(zone)?.to_timestamp(local).map_err(|_| form())?.as_millisecond())
+    Ok(whole_ms(zone_of(zone)?.to_timestamp(local).map_err(|_| form())?))
+}
+
+/// The first whole millisecond that is not before a moment: nothing is due early.
+fn whole_ms(moment: Timestamp) -> i64 {
+    let is_between = moment.as_nanosecond() % 1_000_000 > 0;
+    moment.as_millisecond() + i64::from(is_between)
 }
 
 /// Whether there is such a zone.
@@ -70,6 +76,10 @@ mod tests {
             ("2026-03-29T02:30", berlin, "2026-03-29T01:30:00Z"),
             ("2026-10-25T02:30", berlin, "2026-10-25T00:30:00Z"),
             ("2026-07-01T09:00", Some("UTC"), "2026-07-01T09:00:00Z"),
+            // Times are whole milliseconds, and nothing is due early.
+            ("2026-12-24T18:00:00.0000001Z", None, "2026-12-24T18:00:00.001Z"),
+            ("2026-07-01T09:00:00.0019", Some("UTC"), "2026-07-01T09:00:00.002Z"),
+            ("1969-12-31T23:59:59.9985Z", None, "1969-12-31T23:59:59.999Z"),
         ] {
             assert_eq!(moment_ms(text, zone), Ok(read(moment)), "{text} {zone:?}");
         }
