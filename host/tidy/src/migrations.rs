@@ -1,4 +1,4 @@
-//! Migrations have numbers of their own, in order, and each tells its story.
+//! Migrations are numbered without a gap, and each tells its story.
 
 use crate::{Finding, Tree, finding};
 
@@ -7,17 +7,12 @@ const DIGITS: usize = 4;
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut last = 0;
-    for (path, text) in tree.under(DIR) {
-        let (number, name) = path[DIR.len()..].split_once('_').unwrap_or_default();
-        let named = number.len() == DIGITS && name.strip_suffix(".sql").is_some_and(is_snake);
-        // A number that is left out belongs to what is still being written.
-        match number.parse::<u32>().ok().filter(|number| named && *number > last) {
-            Some(number) => last = number,
-            None => found.push(finding(
-                path,
-                format!("must be named {:0DIGITS$}_what_it_is_about.sql, or with a later number", last + 1),
-            )),
+    for (index, (path, text)) in tree.under(DIR).enumerate() {
+        let number = format!("{:0DIGITS$}", index + 1);
+        let name = path[DIR.len()..].strip_prefix(&number).and_then(|rest| rest.strip_prefix('_'));
+        let named = name.and_then(|name| name.strip_suffix(".sql")).is_some_and(is_snake);
+        if !named {
+            found.push(finding(path, format!("must be named {number}_what_it_is_about.sql")));
         }
         if !text.starts_with("-- ") {
             found.push(finding(path, "must open with a paragraph that tells the story of its tables"));
@@ -36,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_double_a_name_and_a_silent_file_are_found() {
+    fn a_gap_a_double_and_a_silent_file_are_found() {
         let tree = Tree::of([
             ("migrations/0001_tenants.sql", "-- Who."),
             ("migrations/0002_blocks.sql", "CREATE TABLE blocks ();"),
@@ -50,14 +45,8 @@ mod tests {
                     "migrations/0002_blocks.sql",
                     "must open with a paragraph that tells the story of its tables"
                 ),
-                finding(
-                    "migrations/0002_runs.sql",
-                    "must be named 0003_what_it_is_about.sql, or with a later number"
-                ),
-                finding(
-                    "migrations/0004_Steps.sql",
-                    "must be named 0003_what_it_is_about.sql, or with a later number"
-                ),
+                finding("migrations/0002_runs.sql", "must be named 0003_what_it_is_about.sql"),
+                finding("migrations/0004_Steps.sql", "must be named 0004_what_it_is_about.sql"),
             ]
         );
     }
