@@ -301,7 +301,7 @@ async fn until_asked(house: &House, running: &mut JoinSet<StepEnd>, asked: usize
 async fn uploading(component: &[u8]) -> anyhow::Result<Map<String, Value>> {
     const UPLOADS: usize = 10;
     let this = std::process::id();
-    let cpu = || machine::cpu_seconds(this).context("the system does not tell CPU times");
+    let cpu = || machine::cpu_seconds(this, true).context("the system does not tell CPU times");
     let mut wall = Samples::default();
     let before = cpu()?;
     for _ in 0..UPLOADS {

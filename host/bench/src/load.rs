@@ -37,7 +37,7 @@ pub(crate) struct Load {
     pub(crate) steps_per_s: f64,
     pub(crate) flushes_per_step: f64,
     pub(crate) hot_ratio: f64,
-    /// CPU seconds of the host and of everything else that is this program's, by name.
+    /// CPU seconds of each part, by name.
     pub(crate) cpu: Value,
 }
 
@@ -61,20 +61,24 @@ pub(crate) async fn steps_per_second_with(
     sqlx::query("VACUUM ANALYZE").execute(world.pool()).await?;
     let (warm_up, flushes, updates) =
         (provider.calls().len(), flushes_so_far(world).await?, hot_updates(world).await?);
-    let cpu = (machine::cpu_seconds(host.pid()?), machine::cpu_seconds(std::process::id()));
+    let pids = (host.pid()?, world.postgres()?);
+    let used = || {
+        let (host, postgres) = (machine::cpu_seconds(pids.0, true), machine::cpu_seconds(pids.1, true));
+        [host, postgres, machine::cpu_seconds(std::process::id(), false)]
+    };
+    let before = used();
     let begun = Instant::now();
     submit(world, &host, &workflow, runs).await?;
     let took = begun.elapsed().as_secs_f64();
+    let after = used();
     let steps = number(runs * STEPS_PER_RUN);
     let calls = provider.calls().len() - warm_up;
     ensure!(calls == runs * STEPS_PER_RUN, "{calls} calls for {steps} steps");
     let flushes = number(usize::try_from(flushes_so_far(world).await? - flushes)?);
     let since = hot_updates(world).await?;
-    let used = |after: Option<f64>, before: Option<f64>| Some(rounded(after? - before?));
+    let [host_s, postgres_s, provider_s] = std::array::from_fn(|n| Some(rounded(after[n]? - before[n]?)));
     let cpu = json!({
-        "host": used(machine::cpu_seconds(host.pid()?), cpu.0),
-        "bench_and_provider": used(machine::cpu_seconds(std::process::id()), cpu.1),
-        "wall": rounded(took),
+        "host_and_runners": host_s, "postgres": postgres_s, "provider_and_bench": provider_s, "wall": rounded(took),
     });
     host.kill().await?;
     let load = Load {

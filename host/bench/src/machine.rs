@@ -14,17 +14,18 @@ pub(crate) fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// CPU seconds that a process and its children have used, ended ones included, where the system says so.
-pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
+/// CPU seconds that a process has used, where the system says so; with those of everything that it started, if asked for.
+pub(crate) fn cpu_seconds(pid: u32, with_descendants: bool) -> Option<f64> {
     /// Linux counts in hundredths for every program, whatever its own tick.
     const TICKS_PER_SECOND: f64 = 100.0;
     let ticks = |fields: &[String]| -> f64 {
-        let numbers = fields.get(11..15).unwrap_or_default().iter();
+        // Those of children that have ended come behind its own.
+        let numbers = fields.get(if with_descendants { 11..15 } else { 11..13 }).unwrap_or_default().iter();
         numbers.filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
     };
-    let own = ticks(&stat(pid)?);
-    let children: f64 = children(pid).into_iter().filter_map(|child| Some(ticks(&stat(child)?))).sum();
-    Some((own + children) / TICKS_PER_SECOND)
+    let own = ticks(&stat(pid)?) / TICKS_PER_SECOND;
+    let below = |pid| children(pid).into_iter().filter_map(|child| cpu_seconds(child, true)).sum::<f64>();
+    Some(if with_descendants { own + below(pid) } else { own })
 }
 
 /// The most memory that a process ever had at once, in KiB.

@@ -4,6 +4,7 @@
 //! Postgres with fsync on, the provider and the host.
 
 mod bare;
+mod bars;
 mod guard;
 mod guests;
 mod history;
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 use counterfoil_store::cluster::reexec;
 use serde_json::{Map, Value, json};
@@ -64,6 +65,8 @@ enum Measurement {
     Quick,
     /// Everything that is below, the blocks excepted.
     Full,
+    /// What must hold on any machine, however busy; fails where it does not.
+    Bars,
     /// Steps a second at saturation, of blocks and of `http` nodes.
     Throughput,
     /// From a submission to its first effect, one at a time.
@@ -92,7 +95,7 @@ impl Measurement {
     fn includes(self, one: Self) -> bool {
         use Measurement::{Full, Guard, Latency, Quick, Quiet, Throughput, Timers};
         self == one
-            || self == Full
+            || (self == Full && one != Self::Bars)
             || (self == Quick && [Throughput, Latency, Guard, Timers, Quiet].contains(&one))
     }
 }
@@ -136,12 +139,18 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let binary = arguments.binary.clone().unwrap_or(beside);
     let world = World::new(binary, arguments.guests.clone()).await?;
     let machine = machine::describe();
-    let mut found = measured(&world, &arguments).await?;
+    let mut found = match arguments.what {
+        Measurement::Bars => bars::measure(&world).await?,
+        _ => measured(&world, &arguments).await?,
+    };
     found.insert("machine".into(), machine);
     if let Some(directory) = &arguments.pictures {
         picture::draw(&found, directory)?;
     }
-    told(found, arguments.json.as_deref())
+    let missed = bars::missed(&found);
+    told(found, arguments.json.as_deref())?;
+    ensure!(arguments.what != Measurement::Bars || missed.is_empty(), "{}", missed.join("; "));
+    Ok(())
 }
 
 async fn measured(world: &World, arguments: &Arguments) -> anyhow::Result<Map<String, Value>> {

@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use chrono::{DateTime, Utc};
+use counterfoil_domain::id::RunId;
 use counterfoil_testkit::host::{Caller, Host};
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::load::{self, Shape};
 use crate::measure::Samples;
@@ -29,17 +32,15 @@ pub(crate) async fn measure(world: &World, burst: usize) -> anyhow::Result<Map<S
     load::submit(world, &host, &workflow, IN_FLIGHT as usize).await.context("warming up")?;
     sqlx::query("VACUUM ANALYZE").execute(world.pool()).await?;
     single_runs(world, quiet).await?;
-    let alone = single_runs(world, quiet).await?;
+    let (alone, _) = single_runs(world, quiet).await?;
 
     let event = json!({ "type": workflow, "data": { "order": "o-1", "cents": 500 } });
     load::record(&host, vec![event; burst]).await?;
-    let since: chrono::DateTime<chrono::Utc> =
-        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(world.pool()).await?;
-    let beside = single_runs(world, quiet).await?;
+    let (beside, submitted) = single_runs(world, quiet).await?;
     let left = still_due(world).await?;
     ensure!(left > 0, "the burst was over before the quiet tenant's runs were: make it larger");
     load::wait_until_done(world, &host).await?;
-    let batches = batches(world, since).await?;
+    let batches = batches(world, &submitted).await?;
     end(host, &alone, &beside, batches, burst).await
 }
 
@@ -67,17 +68,23 @@ async fn end(
     Ok(found)
 }
 
+/// A run, and when its submission was answered, by the database's clock.
+type Submitted = (Uuid, DateTime<Utc>);
+
 /// From the start of a run to its end.
-async fn single_runs(world: &World, quiet: Caller<'_>) -> anyhow::Result<Samples> {
-    let mut samples = Samples::default();
+async fn single_runs(world: &World, quiet: Caller<'_>) -> anyhow::Result<(Samples, Vec<Submitted>)> {
+    let (mut samples, mut submitted) = (Samples::default(), vec![]);
     for n in 0..RUNS {
         let begun = Instant::now();
         let run = quiet.call("POST", "/v1/workflows/quiet/runs", &json!({ "input": { "n": n } })).await?;
-        load::wait_for_end(world, run["id"].as_str().context("a run has an id")?).await?;
+        let id = run["id"].as_str().context("a run has an id")?;
+        let at = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(world.pool()).await?;
+        submitted.push((id.parse::<RunId>()?.0, at));
+        load::wait_for_end(world, id).await?;
         samples.add(begun.elapsed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    Ok(samples)
+    Ok((samples, submitted))
 }
 
 async fn still_due(world: &World) -> anyhow::Result<i64> {
@@ -85,20 +92,20 @@ async fn still_due(world: &World) -> anyhow::Result<i64> {
     Ok(sqlx::query_scalar(due).fetch_one(world.pool()).await?)
 }
 
-/// The most claims, its own included, that began between a quiet run's admission and its own claim. The steps of one claim
-/// have one time.
-async fn batches(world: &World, since: chrono::DateTime<chrono::Utc>) -> anyhow::Result<i64> {
+/// The most claims, its own included, that began after a quiet run's submission was answered and until its step was taken.
+/// The steps of one claim have one time.
+async fn batches(world: &World, submitted: &[Submitted]) -> anyhow::Result<i64> {
+    let (runs, at): (Vec<Uuid>, Vec<DateTime<Utc>>) = submitted.iter().copied().unzip();
     let batches = sqlx::query_scalar(
         "SELECT max(batches) FROM (
-             SELECT (SELECT count(DISTINCT b.started_at) FROM settled_steps b
-                     WHERE b.started_at > q.queued_at AND b.started_at <= q.started_at) AS batches
-             FROM settled_steps q
-             JOIN runs r ON r.tenant_id = q.tenant_id AND r.id = q.run_id
-             JOIN workflows w ON w.tenant_id = r.tenant_id AND w.id = r.workflow_id AND w.name = 'quiet'
-             WHERE q.queued_at > $1
+             SELECT GREATEST(1, (SELECT count(DISTINCT b.started_at) FROM settled_steps b
+                     WHERE b.started_at > w.at AND b.started_at <= q.started_at)) AS batches
+             FROM UNNEST($1::uuid[], $2::timestamptz[]) AS w (run_id, at)
+             JOIN settled_steps q ON q.run_id = w.run_id
          ) served",
     )
-    .bind(since)
+    .bind(runs)
+    .bind(at)
     .fetch_one(world.pool())
     .await?;
     Ok(batches)

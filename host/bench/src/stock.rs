@@ -94,7 +94,7 @@ async fn cost(number: usize, bomb: &Bomb) -> anyhow::Result<Cost> {
         if child.try_wait()?.is_some() {
             break None;
         }
-        cost.cpu_s = machine::cpu_seconds(pid).unwrap_or(cost.cpu_s).max(cost.cpu_s);
+        cost.cpu_s = machine::cpu_seconds(pid, true).unwrap_or(cost.cpu_s).max(cost.cpu_s);
         cost.kib = machine::peak_kib(pid).unwrap_or_default().max(cost.kib);
         if begun.elapsed() > TIME_MAX {
             break Some(format!("still at it after {} s", TIME_MAX.as_secs()));

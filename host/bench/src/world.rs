@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use counterfoil_domain::ports::NoFaults;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher};
 use counterfoil_store::{Store, StoreConfig};
@@ -48,6 +48,14 @@ impl World {
 
     pub(crate) fn database_url(&self) -> String {
         self.cluster.url()
+    }
+
+    /// The process of the server.
+    pub(crate) fn postgres(&self) -> anyhow::Result<u32> {
+        let file = self.directory.path().join("postgres/data/postmaster.pid");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let first = text.lines().next().unwrap_or_default();
+        first.trim().parse().with_context(|| format!("{first:?} is no process"))
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
