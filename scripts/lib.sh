@@ -169,6 +169,14 @@ ensure_postgres() {
         fail "there is no Postgres $POSTGRES_MIN or newer: install its server (apt-get install postgresql)"
 }
 
+# What counts instructions.
+ensure_valgrind() {
+    has valgrind && return
+    say "installing Valgrind"
+    apt_install valgrind libc6-dbg || true
+    has valgrind || fail "there is no valgrind: install it (apt-get install valgrind)"
+}
+
 # ensure_deny TARGET_DIR: sets `deny` to a cargo-deny, built without optimisation where there is none. Fails where it
 # cannot be had.
 ensure_deny() {
