@@ -84,6 +84,100 @@ fn what_is_not_refused_is_done_in_no_time() {
     }
 }
 
+/// One to three milliseconds in a release build, where the event is read in four: lists are what conditions are asked about.
+#[test]
+fn a_plain_condition_on_a_long_list_is_told_sooner_than_the_list_is_read() {
+    let event = large_event();
+    let text = event.to_string();
+    let scope = Scope::of_event(&event);
+    for source in [
+        "event.data.items.filter(x, x.price > 10).size() > 3",
+        "event.data.items.all(x, x.price >= 0 && x.price < 20)",
+        "event.data.items.exists(x, x.price == 20 || x.price < 0)",
+    ] {
+        let expression = Expression::compile(source).expect("it compiles");
+        let mut tries = Vec::new();
+        let is_quick = (0..20).any(|_| {
+            let reading = timed(|| serde_json::from_str::<Value>(&text).is_ok());
+            let evaluating = timed(|| expression.evaluate(&scope).is_ok());
+            tries.push((reading, evaluating));
+            evaluating < reading
+        });
+        assert!(is_quick, "{source}: {tries:?}");
+    }
+}
+
+/// Whatever the values are, and however they fail.
+#[test]
+fn a_plain_condition_comes_to_what_the_evaluator_makes_of_it() {
+    let lists = [
+        json!([]),
+        json!([{ "a": 1, "b": "x", "c": { "d": true } }, { "a": 7, "b": "y", "c": { "d": false } }]),
+        json!([{ "a": 2.5, "b": "x", "c": { "d": true } }, { "a": 1, "b": "é", "c": { "d": true } }]),
+        json!([{ "a": 5, "b": "x", "c": { "d": true } }, { "b": "x" }]),
+        json!([{ "b": "x" }, { "a": 1, "b": "x", "c": { "d": true } }]),
+        json!([{ "a": null, "b": 1, "c": [] }]),
+        json!([{ "a": 18_446_744_073_709_551_615_u64, "b": "", "c": { "d": 1 } }]),
+        json!([1, 2, 3]),
+        json!(["x", "y", null]),
+        json!([true, false]),
+        json!({ "a": 1, "b": 2 }),
+        json!("text"),
+        Value::Null,
+    ];
+    let tests = [
+        "x.a > 2",
+        "x.a >= 2.5",
+        "x.a == 1",
+        "x.a != x.a",
+        "1 < x.a",
+        "x.b == 'x'",
+        "x.b < 'y'",
+        "x.c.d",
+        "!x.c.d",
+        "x.c.d == true",
+        "x.a > 2 && x.b == 'x'",
+        "x.a > 2 || x.c.d",
+        "!(x.a < 2) || x.b != 'x'",
+        "x",
+        "x > 1",
+        "x == 'x'",
+        "x == null",
+        "true",
+        "x.a + 1 > 2",
+        "has(x.a)",
+        "x.a > event.n",
+        "x.a > 2 == x.c.d",
+    ];
+    let mut quick = 0;
+    for test in tests {
+        for form in [
+            "event.list.filter(x, TEST)",
+            "event.list.all(x, TEST)",
+            "event.list.exists(x, TEST)",
+            "event.list.filter(x, TEST).map(y, y) == event.list || event.n > 0",
+            "event.n > 5 ? event.list.filter(x, TEST).size() : event.list.size()",
+        ] {
+            let ours = Expression::compile(&form.replace("TEST", test)).expect("it compiles");
+            let theirs = Expression { quick: None, ..ours.clone() };
+            quick += usize::from(ours.quick.is_some());
+            for list in &lists {
+                for n in [1, 9] {
+                    let event = json!({ "list": list, "n": n });
+                    let scope = Scope::of_event(&event);
+                    assert_eq!(
+                        ours.evaluate(&scope),
+                        theirs.evaluate(&scope),
+                        "{} on {event}",
+                        ours.source()
+                    );
+                }
+            }
+        }
+    }
+    assert!(quick > 70, "only {quick} of these are told here");
+}
+
 #[expect(clippy::disallowed_methods, reason = "how long an evaluation takes is what is promised")]
 fn timed<T>(work: impl FnOnce() -> T) -> Duration {
     let begun = Instant::now();
