@@ -8,6 +8,7 @@ mod reach;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -259,8 +260,10 @@ fn field_changes(old: &Facts, new: &Facts) -> Vec<FieldChange> {
 
 /// The fewest steps that both versions have whose move explains why the others stand in another order.
 fn moved(old: &Plan, new: &Plan, shared: &BTreeSet<&str>) -> Vec<String> {
-    let in_old = old.nodes().iter().map(|node| node.path.as_str()).filter(|path| shared.contains(path));
-    let places: Vec<(&str, usize)> = in_old.filter_map(|path| Some((path, new.position(path)?))).collect();
+    let place: BTreeMap<&str, usize> =
+        order(new, shared).into_iter().enumerate().map(|(at, path)| (path, at)).collect();
+    let in_old = order(old, shared).into_iter();
+    let places: Vec<(&str, usize)> = in_old.filter_map(|path| Some((path, *place.get(path)?))).collect();
     // The longest series that goes forward in both, found from its end.
     let mut best: Vec<(usize, Option<usize>)> = vec![(1, None); places.len()];
     for at in (0..places.len()).rev() {
@@ -274,4 +277,26 @@ fn moved(old: &Plan, new: &Plan, shared: &BTreeSet<&str>) -> Vec<String> {
     let kept: BTreeSet<usize> = std::iter::successors(first, |at| best[*at].1).collect();
     let moved = places.iter().enumerate().filter(|(at, _)| !kept.contains(at));
     moved.map(|(_, (path, _))| (*path).to_owned()).collect()
+}
+
+/// The paths of the steps that both versions have, in the order of the plan; lanes that may change places stand in one order.
+fn order<'a>(plan: &'a Plan, shared: &BTreeSet<&str>) -> Vec<&'a str> {
+    fn visit<'a>(plan: &'a Plan, range: Range<usize>, shared: &BTreeSet<&str>) -> Vec<&'a str> {
+        let mut order = vec![];
+        let mut at = range.start;
+        while at < range.end {
+            let node = &plan.nodes()[at];
+            order.extend(shared.contains(node.path.as_str()).then_some(node.path.as_str()));
+            let ranges = node.kind.parts();
+            at = ranges.last().map_or(at + 1, |last| last.end);
+            let mut parts: Vec<Vec<&str>> =
+                ranges.into_iter().map(|range| visit(plan, range.clone(), shared)).collect();
+            if node.kind.has_equal_lanes() {
+                parts.sort_unstable();
+            }
+            order.extend(parts.concat());
+        }
+        order
+    }
+    visit(plan, 0..plan.nodes().len(), shared)
 }

@@ -39,7 +39,11 @@ pub(super) fn facts(plan: &Plan, position: usize, shared: &BTreeSet<&str>, grant
             with(own, "branches", branches.collect())
         }
         NodeKind::Parallel { branches, .. } => {
-            with(own, "branches", branches.iter().map(inside).map(Value::from).collect())
+            let mut branches: Vec<Vec<&str>> = branches.iter().map(inside).collect();
+            if kind.has_equal_lanes() {
+                branches.sort_unstable();
+            }
+            with(own, "branches", branches.into_iter().map(Value::from).collect())
         }
         NodeKind::Map { .. } => without(own, &["body"]),
         NodeKind::Try { stages, .. } => {

@@ -286,6 +286,12 @@ impl NodeKind {
         }
     }
 
+    /// Whether it goes through its parts beside each other, and nothing tells one from another but its steps: where not all of
+    /// them have to succeed, what comes of it names those that did, by their place.
+    pub(in crate::workflow) fn has_equal_lanes(&self) -> bool {
+        matches!(self, Self::Parallel { branches, needed, .. } if *needed as usize == branches.len())
+    }
+
     /// Whether it is open itself while the nodes inside are.
     pub fn is_container(&self) -> bool {
         matches!(self, Self::Parallel { .. } | Self::Map { .. } | Self::Try { .. })

@@ -221,3 +221,45 @@ fn the_fewest_moves_explain_an_order() {
         assert_eq!(found, moved, "{old:?} to {new:?}");
     }
 }
+
+/// It is the same work. Where some of it is enough, the places are told of in what comes of it.
+#[test]
+fn lanes_that_change_places_are_no_change_where_all_are_waited_for() {
+    let flow = |lanes: [&str; 3], join: &str| {
+        plan(&format!("name: one\nsteps:\n  - p: {{ parallel: [ {} ], join: {join} }}\n", lanes.join(", ")))
+    };
+    let charge =
+        "{ do: [ { a: { http: { method: POST, url: \"https://a.example\" } } }, { z: { set: 1 } } ] }";
+    let nested =
+        "{ do: [ { q: { parallel: [ { do: [ { c: { set: 1 } } ] }, { do: [ { b: { set: 2 } } ] } ] } } ] }";
+    let turned =
+        "{ do: [ { q: { parallel: [ { do: [ { b: { set: 2 } } ] }, { do: [ { c: { set: 1 } } ] } ] } } ] }";
+    let empty = "{ do: [] }";
+    for (join, old, new, expected) in [
+        ("all", [charge, nested, empty], [nested, empty, charge], vec![]),
+        ("all", [charge, nested, empty], [empty, turned, charge], vec![]),
+        ("all", [charge, nested, empty], [charge, turned, empty], vec![]),
+        // A step that goes to another lane is one.
+        (
+            "all",
+            [charge, nested, empty],
+            [
+                "{ do: [ { a: { http: { method: POST, url: \"https://a.example\" } } } ] }",
+                nested,
+                "{ do: [ { z: { set: 1 } } ] }",
+            ],
+            vec!["branches"],
+        ),
+        ("any", [charge, nested, empty], [nested, charge, empty], vec!["branches"]),
+    ] {
+        let found = diff(&flow(old, join), &flow(new, join), &grants());
+        let fields: Vec<&str> = found
+            .changes
+            .iter()
+            .flat_map(|change| &change.fields)
+            .map(|field| field.field.as_str())
+            .collect();
+        assert_eq!(fields, expected, "{join}: {old:?} to {new:?}: {found:?}");
+        assert_eq!(found.changes.is_empty(), expected.is_empty(), "{found:?}");
+    }
+}
