@@ -20,7 +20,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::diff::{DiffParams, WorkflowDiff};
+use self::diff::DiffParams;
+pub(crate) use self::diff::WorkflowDiff;
 use self::save::{Saved, Valid};
 use super::runs::read_plan;
 use super::share::WorkflowShare;
@@ -232,10 +233,20 @@ async fn compare(
     let from = params.from.or(workflow.active).ok_or_else(|| {
         Problem::new(Code::WorkflowNotActive, "no version is active; say which one to compare with")
     })?;
-    let old = read_plan(&full_version(&app, &caller, &name, from).await?.plan)?;
-    let new = read_plan(&full_version(&app, &caller, &name, to).await?.plan)?;
-    let diff = diff::between(&app, &caller, &old, &new).await?;
-    Ok(Json(WorkflowDiff::new(&name, from, to, diff)))
+    compared(&app, &caller, &name, from, to).await.map(Json)
+}
+
+/// What tells a version of a workflow from another.
+pub(crate) async fn compared(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    from: u32,
+    to: u32,
+) -> Result<WorkflowDiff, Problem> {
+    let old = read_plan(&full_version(app, who, name, from).await?.plan)?;
+    let new = read_plan(&full_version(app, who, name, to).await?.plan)?;
+    Ok(WorkflowDiff::new(name, from, to, diff::between(app, who, &old, &new).await?))
 }
 
 /// Pause a workflow

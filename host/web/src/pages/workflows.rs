@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::{Chrome, Page, show};
 use crate::api::workflows::{
-    Workflow, WorkflowDetail, WorkflowSource, WorkflowVersion, find, full_version, workflows,
+    Workflow, WorkflowDetail, WorkflowDiff, WorkflowSource, WorkflowVersion, compared, find, full_version,
+    workflows,
 };
 use crate::extract::{Named, Params};
 use crate::list::{ListParams, Listed};
@@ -39,12 +40,16 @@ pub(super) struct WorkflowPage {
     workflow: Workflow,
     versions: Vec<WorkflowVersion>,
     shown: WorkflowSource,
+    /// What tells it from another version; none if it is the only one.
+    diff: Option<WorkflowDiff>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Which {
     /// The active one, else the newest, if absent.
     version: Option<u32>,
+    /// With which that one is compared: the active one, if absent, or the one before the active one.
+    from: Option<u32>,
 }
 
 /// `GET /workflows/{name}`
@@ -57,5 +62,11 @@ pub(super) async fn page(
     let WorkflowDetail { workflow, versions, .. } = find(&app, &visitor.principal, &name).await?.into();
     let number = which.version.or(workflow.active).unwrap_or(workflow.newest);
     let shown = full_version(&app, &visitor.principal, &name, number).await?.into();
-    Ok(Page(WorkflowPage { chrome: Chrome::of(&visitor), workflow, versions, shown }))
+    let before = versions.iter().map(|version| version.version).filter(|version| *version < number).max();
+    let from = which.from.or(workflow.active.filter(|active| *active != number)).or(before);
+    let diff = match from {
+        Some(from) => Some(compared(&app, &visitor.principal, &name, from, number).await?),
+        None => None,
+    };
+    Ok(Page(WorkflowPage { chrome: Chrome::of(&visitor), workflow, versions, shown, diff }))
 }

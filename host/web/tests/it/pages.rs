@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::sessions::Browser;
 use crate::told;
-use crate::world::World;
+use crate::world::{DEFINITION, World};
 
 #[tokio::test]
 async fn each_page_says_what_there_is() {
@@ -21,6 +21,26 @@ async fn each_page_says_what_there_is() {
     let effect = browser.get(&format!("/effects/{}", receipt.id)).await;
     assert!(!effect.text.contains("canary"));
     insta::assert_snapshot!("effect", told::page(&effect.text));
+}
+
+/// The same as `GET /v1/workflows/{name}/diff` says.
+#[tokio::test]
+async fn the_page_of_a_workflow_says_what_a_version_does_otherwise() {
+    let world = World::new().await;
+    world.set_up().await;
+    let browser = Browser::signed_in(&world, Scope::Operator).await;
+    let only = browser.get("/workflows/pay").await.text;
+    assert!(!only.contains("does otherwise"), "{only}");
+    let changed = DEFINITION.replacen("steps:", "steps:\n  - first: { set: 1 }", 1);
+    world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], changed).await.with(201);
+    let page = browser.get("/workflows/pay?version=2").await.text;
+    let told = world.get("/v1/workflows/pay/diff").await.with(200);
+    assert_eq!(told["touches_side_effects"], true, "{told}");
+    for said in ["What v2 does otherwise than v1", "step <code>first</code>", "added", "Some of it touches"] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    let same = browser.get("/workflows/pay?version=2&from=2").await.text;
+    assert!(same.contains("Nothing: both run alike"), "{same}");
 }
 
 #[tokio::test]
@@ -100,13 +120,7 @@ async fn foreign_text_is_shown_and_never_read_as_markup() {
     let key = world.key(Scope::Admin);
     world.ask(key, "POST", "/v1/blocks/charge-card", &[], ATTACK).await.with(201);
     world
-        .ask(
-            key,
-            "PUT",
-            "/v1/workflows/pay",
-            &[],
-            crate::world::DEFINITION.to_owned() + &format!("# {ATTACK}\n"),
-        )
+        .ask(key, "PUT", "/v1/workflows/pay", &[], DEFINITION.to_owned() + &format!("# {ATTACK}\n"))
         .await
         .with(201);
     world.call("POST", "/v1/workflows/pay/activate", json!({})).await.with(200);

@@ -22,38 +22,38 @@ use crate::state::App;
 pub(crate) struct WorkflowDiff {
     name: String,
     /// Number of the version that is compared with.
-    from: u32,
+    pub(crate) from: u32,
     /// Number of the version that is compared.
-    to: u32,
+    pub(crate) to: u32,
     /// Some of it touches what the workflow does to other systems.
-    touches_side_effects: bool,
-    changes: Vec<WorkflowChange>,
+    pub(crate) touches_side_effects: bool,
+    pub(crate) changes: Vec<WorkflowChange>,
 }
 
 /// One thing that is different.
 #[derive(Debug, Serialize, ToSchema)]
-struct WorkflowChange {
+pub(crate) struct WorkflowChange {
     /// `step`, `trigger` or `invariant`.
-    subject: &'static str,
+    pub(crate) subject: &'static str,
     /// The path of a step, the event of a trigger, the id of an invariant.
-    name: String,
+    pub(crate) name: String,
     /// `added`, `removed`, `moved` or `changed`.
-    how: &'static str,
+    pub(crate) how: &'static str,
     /// What of it, where it was changed.
-    fields: Vec<WorkflowFieldChange>,
+    pub(crate) fields: Vec<WorkflowFieldChange>,
     /// Why it touches side effects; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    risk: Option<String>,
+    pub(crate) risk: Option<String>,
 }
 
 /// A part of something that is different.
 #[derive(Debug, Serialize, ToSchema)]
-struct WorkflowFieldChange {
-    field: String,
+pub(crate) struct WorkflowFieldChange {
+    pub(crate) field: String,
     /// Null if it was not there.
-    from: Value,
+    pub(crate) from: Value,
     /// Null if it is not there any more.
-    to: Value,
+    pub(crate) to: Value,
 }
 
 /// Which versions to compare.
