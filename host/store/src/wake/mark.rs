@@ -104,6 +104,18 @@ impl Marks {
         }
     }
 
+    /// Returns when something of a tenant is, or will be, due that need not be a step to claim: its tasks for workers, say.
+    /// What is marked of others is taken, and forgotten.
+    pub async fn of(&mut self, tenant: TenantId) {
+        loop {
+            self.changed().await;
+            let marked = self.take();
+            if marked.all || marked.tenants.contains(&tenant) {
+                return;
+            }
+        }
+    }
+
     /// Everything that was marked since this was last called.
     pub fn take(&mut self) -> Marked {
         loop {
@@ -118,7 +130,32 @@ impl Marks {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_tenant_sleeps_through_the_others() {
+        let (tell, receiver) = tokio::sync::broadcast::channel(8);
+        let mut marks = Marks::new(receiver);
+        let [own, other] = [1, 2].map(|n| TenantId(Uuid::from_u128(n)));
+        let queue = Queue { tenant: own, workflow: Uuid::nil().into() };
+        for (told, is_woken) in [
+            (vec![], false),
+            (vec![Mark::Tenant(other)], false),
+            // A step that is to be claimed is none that waits for a worker.
+            (vec![Mark::Queue(queue)], false),
+            (vec![Mark::Tenant(other), Mark::Tenant(own)], true),
+            (vec![Mark::All], true),
+            (vec![Mark::Tenant(other); 20], true),
+        ] {
+            for mark in &told {
+                tell.send(*mark).expect("somebody hears");
+            }
+            let woken = tokio::time::timeout(Duration::ZERO, marks.of(own)).await;
+            assert_eq!(woken.is_ok(), is_woken, "{told:?}");
+        }
+    }
 
     #[test]
     fn what_is_told_is_read_again() {

@@ -52,7 +52,7 @@ impl Store {
         };
         leave(&mut tx, dispatch.fence, &waits).await?;
         tx.commit().await?;
-        // Workers wait for it, and hosts that sleep longer than it may lie there.
+        // The tenant's workers wait for it, and hosts that sleep longer than it may lie there.
         self.wake_tenant(dispatch.fence.tenant);
         Ok(verdict)
     }

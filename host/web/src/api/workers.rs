@@ -251,7 +251,7 @@ async fn look_until(
     let room = app.polls.try_acquire().ok();
     let wait = if room.is_some() { Duration::from_millis(wanted.wait_ms) } else { Duration::ZERO };
     let until = Instant::now() + wait;
-    let (mut wakes, mut stopping) = (app.store.wakes(), app.stopping.subscribe());
+    let (mut marks, mut stopping) = (app.store.marks(), app.stopping.subscribe());
     loop {
         let looked_at = Instant::now();
         let tasks = app.store.poll_tasks(who.tenant, &poll).await?;
@@ -259,7 +259,7 @@ async fn look_until(
             return Ok(tasks.into_iter().map(WorkerTask::from).collect());
         }
         let woken = async {
-            wakes.changed().await;
+            marks.of(who.tenant).await;
             tokio::time::sleep_until(looked_at + LOOKS_APART).await;
         };
         tokio::select! {
