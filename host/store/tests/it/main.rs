@@ -8,6 +8,7 @@ mod containers;
 mod cost;
 mod dispatch;
 mod fence;
+mod history;
 mod intake;
 mod own;
 mod people;

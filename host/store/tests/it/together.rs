@@ -1,10 +1,10 @@
 //! Many hosts' and many steps' writes in one commit: each has the verdict that it would have had alone.
 
 use counterfoil_domain::effect::Safety;
-use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, Standing, Transition};
+use counterfoil_domain::receipt::{Receipt, ReceiptState};
 use counterfoil_store::StoreError;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
-use counterfoil_store::settle::{RunEndState, SettleVerdict, Settlement, Swap};
+use counterfoil_store::settle::{RunEndState, SettleVerdict, Settlement};
 use counterfoil_store::step::{Claimed, Fence};
 use futures::future::join_all;
 use serde_json::json;
@@ -173,44 +173,6 @@ async fn a_bad_settlement_fails_none_of_its_neighbours() {
     let wrong = "SELECT count(*) FROM open_runs r WHERE open_steps <>
         (SELECT count(*) FROM open_steps s WHERE s.tenant_id = r.tenant_id AND s.run_id = r.run_id)";
     assert_eq!(world.number(wrong).await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bad_answer_fails_none_of_its_neighbours() {
-    let world = World::new().await;
-    let sent = world.sent(GOOD + 2).await;
-    let commit = |receipt: &Receipt| crate::world::commit(receipt, ReceiptState::Dispatched);
-    let mut answers: Vec<_> = sent.iter().map(|(_, receipt)| commit(receipt)).collect();
-    // The same once more, one to what was never sent, and one that no column can hold.
-    answers.insert(0, answers[0].clone());
-    let nobody = Receipt { id: uuid::Uuid::now_v7().into(), ..sent[0].1.clone() };
-    answers.push(commit(&nobody));
-    let what =
-        Move::Commit { recorded: crate::world::accepted(), provider_receipt_id: None, reason: "a\0b".into() };
-    let bad = sent[GOOD + 1].1.clone();
-    answers[GOOD + 2] =
-        Transition::new(bad.tenant, bad.id, ReceiptState::Dispatched, Actor::Host, what).expect("legal");
-    let writes = answers.iter().map(|answer| world.store.record_answer(std::slice::from_ref(answer)));
-    let (verdicts, _) = world.together("receipts", writes.collect()).await;
-
-    let is_moved = |verdict: &Result<Swap, StoreError>| matches!(verdict, Ok(Swap::Moved));
-    let is_after = |verdict: &Result<Swap, StoreError>| {
-        matches!(verdict, Ok(Swap::Lost { found: Some(ReceiptState::Committed) }))
-    };
-    let (twice, others) = verdicts.split_at(2);
-    assert!(twice.iter().any(is_moved) && twice.iter().any(is_after), "{twice:?}");
-    let (good, rest) = others.split_at(GOOD);
-    assert!(good.iter().all(is_moved), "{good:?}");
-    assert!(
-        matches!(rest, [Err(refused), Ok(Swap::Lost { found: None })] if !refused.is_transient()),
-        "{rest:?}"
-    );
-    for (_, receipt) in &sent[..=GOOD] {
-        let seen = world.store.receipt(world.tenant, receipt.id).await.expect("reads").expect("exists");
-        assert_eq!(seen.receipt.standing, Standing::Committed(crate::world::accepted()));
-        assert_eq!(seen.provider_receipt_id.as_deref(), Some("ch_1"));
-    }
-    assert_eq!(world.state(&bad).await, ReceiptState::Dispatched);
 }
 
 /// Branches of one run that settle at the same moment: their run counts every one.
