@@ -103,17 +103,20 @@ fn one_call(name: &str, connection: &str) -> String {
 }
 
 /// How long the provider takes for a call.
-const CALL_MS: u64 = 40;
-const RUNS: usize = 24;
+const CALL_MS: u64 = 200;
+const RUNS: usize = 12;
 
-/// The most calls that were under way at once.
-fn most_at_once(calls: &[Call]) -> usize {
+/// The most calls that came within this time.
+fn most_within(ms: u64, calls: &[Call]) -> usize {
     let mut times: Vec<u64> = calls.iter().map(|call| call.received_at_ms).collect();
     times.sort_unstable();
-    // The clock has whole milliseconds.
-    let under_way =
-        |first: &u64| times.iter().filter(|time| (*first..*first + CALL_MS - 2).contains(time)).count();
-    times.iter().map(under_way).max().unwrap_or(0)
+    let together = |first: &u64| times.iter().filter(|time| (*first..*first + ms).contains(time)).count();
+    times.iter().map(together).max().unwrap_or(0)
+}
+
+/// The most calls that were surely under way at once: on a busy machine, one may be told of long after it came.
+fn most_at_once(calls: &[Call]) -> usize {
+    most_within(CALL_MS / 2, calls)
 }
 
 /// What a tenant, a workflow and a connection may have under way is all that they have, and all that is due gets done; also
@@ -122,6 +125,7 @@ fn most_at_once(calls: &[Call]) -> usize {
 async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
     const CAP: u32 = 3;
     let capped = Share { weight: 1, in_flight_max: Some(CAP) };
+    let sent = "SELECT count(*) FROM receipts WHERE dispatched_at IS NOT NULL AND reason IS DISTINCT FROM 'not_sent'";
     for limit in ["tenant", "workflow", "connection"] {
         let house = House::new().await?;
         house.provider.misbehave(vec![Act { delay_ms: CALL_MS, ..Act::default() }; 4_096]);
@@ -150,7 +154,12 @@ async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
         house.provider.wait_for_calls(2 * CAP as usize).await?;
         drop(dies);
         house.work.let_time_pass().await?;
-        let before = house.provider.calls();
+        // Without a lease it begins no further call, and what it began before arrives.
+        let before = eventually(async || {
+            let (sent, calls) = (house.work.count(sent).await?, house.provider.calls());
+            Ok((i64::try_from(calls.len())? >= sent).then_some(calls))
+        })
+        .await?;
         assert!(most_at_once(&before) <= CAP as usize, "{limit}: {} at once", most_at_once(&before));
 
         let _host = house.host_of(|_| true, Duration::from_secs(20), 16)?;
@@ -162,7 +171,8 @@ async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
         assert!(succeeded >= RUNS - CAP as usize, "{limit}: {succeeded} of {RUNS}");
         let after = house.provider.calls().split_off(before.len());
         let most = most_at_once(&after);
-        assert!(most <= CAP as usize && most > 1, "{limit}: {most} at once");
+        assert!(most <= CAP as usize, "{limit}: {most} at once");
+        assert!(most_within(CALL_MS, &after) > 1, "{limit}: one after the other");
     }
     Ok(())
 }
