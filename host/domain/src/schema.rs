@@ -4,7 +4,7 @@
 //! counted what checking it would take: a schema can neither keep a host busy nor exhaust its stack.
 
 use jsonschema::PatternOptions;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::limits::{NAME_BYTES_MAX, bounded_text, is_too_deep};
 
@@ -19,6 +19,10 @@ const FAULTS_SHOWN_MAX: usize = 3;
 pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
 /// A pattern, compiled: automata of this size are slow, and still of no danger.
 const PATTERN_BYTES_MAX: usize = 64 << 10;
+/// What a pattern takes besides, once it has been used: the states that it has been in.
+const PATTERN_STATES_BYTES_MAX: usize = 4 * PATTERN_BYTES_MAX;
+/// Patterns of a schema: each may be that large.
+const PATTERNS_MAX: usize = 50;
 /// Work of checking one value, in looks at a part of it. A payload as large as it may be has less than half as many parts,
 /// and so many looks take tens of milliseconds.
 const WORK_MAX: u64 = 1 << 18;
@@ -30,6 +34,7 @@ const CHEAP_WORK_MAX: u64 = 1 << 11;
 pub struct Schema {
     written: Value,
     validator: jsonschema::Validator,
+    bytes_max: usize,
 }
 
 /// Why a schema cannot be used.
@@ -64,20 +69,32 @@ impl Schema {
     /// If it is none, needs something from elsewhere, or is larger or more costly than it may be.
     pub fn new(schema: &Value) -> Result<Self, Unusable> {
         let unusable = |why: String| Unusable { place: String::new(), why };
-        if is_too_deep(schema) || schema.to_string().len() > SCHEMA_BYTES_MAX {
+        let bytes_len = schema.to_string().len();
+        if is_too_deep(schema) || bytes_len > SCHEMA_BYTES_MAX {
             let why =
                 format!("a schema has at most {SCHEMA_BYTES_MAX} bytes, and no more levels than a payload");
             return Err(unusable(why));
         }
         let written = nameless(schema);
         shape::check(&written)?;
+        let patterns = shape::patterns(&written);
+        if patterns.len() > PATTERNS_MAX {
+            return Err(unusable(format!("a schema has at most {PATTERNS_MAX} patterns")));
+        }
         let validator = validator(&written).map_err(|error| match error.instance_path().as_str() {
             // The compiler of patterns does not say which one it is.
-            "" => shape::pattern(&written, |alone| validator(alone).is_err())
+            "" => unusable_pattern(&patterns)
                 .unwrap_or_else(|| unusable(bounded_text(&error.to_string(), NAME_BYTES_MAX))),
             place => Unusable { place: place.into(), why: bounded_text(&error.to_string(), NAME_BYTES_MAX) },
         })?;
-        Ok(Self { written, validator })
+        // A schema that is read takes some ten times what it is written in.
+        let bytes_max = 10 * bytes_len + patterns.len() * (PATTERN_BYTES_MAX + PATTERN_STATES_BYTES_MAX);
+        Ok(Self { written, validator, bytes_max })
+    }
+
+    /// About how much memory it takes, at most.
+    pub const fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 
     /// Whether checking this value takes next to nothing.
@@ -119,9 +136,17 @@ impl Schema {
     }
 }
 
+/// The first pattern with which a schema of its own cannot be used.
+fn unusable_pattern(patterns: &[(&str, String)]) -> Option<Unusable> {
+    let is_unusable = |pattern: &str| validator(&json!({ "pattern": pattern })).is_err();
+    let (_, place) = patterns.iter().find(|(pattern, _)| is_unusable(pattern))?;
+    let why = "the pattern is no regular expression, is too large, or looks around";
+    Some(Unusable { place: place.clone(), why: why.into() })
+}
+
 fn validator(schema: &Value) -> Result<jsonschema::Validator, jsonschema::ValidationError<'static>> {
     let patterns =
-        PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX << 4);
+        PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_STATES_BYTES_MAX);
     jsonschema::draft202012::options().with_pattern_options(patterns).build(schema)
 }
 

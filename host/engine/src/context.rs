@@ -16,6 +16,8 @@ use serde_json::Value;
 
 /// Plans and descriptors kept in memory: they never change, so that only room bounds how long.
 const KEPT_MAX: usize = 1_000;
+/// Schemas of blocks kept in memory: of thousands that are as schemas are, or of a few that are made to be large.
+const KEPT_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
 /// Immutable values that executions need again and again.
 pub(crate) struct Plans {
@@ -124,8 +126,18 @@ impl Plans {
             self.store.descriptor(tenant, component).await?.ok_or(LoadError::Missing { what, run })?;
         let descriptor: Descriptor =
             serde_json::from_value(value).map_err(|source| LoadError::Unreadable { what, run, source })?;
-        let input = Schema::new(&descriptor.input).ok();
-        Ok(keep(&self.blocks, (tenant, component), KnownBlock { descriptor, input }))
+        let written = descriptor.input.clone();
+        // A large one takes a while to be read. One that could not be is not looked at.
+        let input = tokio::task::spawn_blocking(move || Schema::new(&written).ok()).await.unwrap_or_default();
+        let block = KnownBlock { descriptor, input };
+        let bytes = |block: &KnownBlock| block.input.as_ref().map_or(0, Schema::bytes_max);
+        let mut kept = locked(&self.blocks);
+        let all: usize = kept.values().map(|kept| bytes(kept)).sum();
+        if all + bytes(&block) > KEPT_SCHEMAS_BYTES_MAX {
+            kept.clear();
+        }
+        drop(kept);
+        Ok(keep(&self.blocks, (tenant, component), block))
     }
 }
 

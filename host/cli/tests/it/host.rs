@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::program::{Said, counterfoil, run};
+use crate::world::guest;
 
 struct Dev {
     home: TempDir,
@@ -179,6 +180,44 @@ fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
     let idle = dev.run(&["run", "start", "idle"]);
     assert_eq!(idle.code, Some(6));
     assert!(idle.stderr.ends_with("next: counterfoil workflow activate idle\n"), "{}", idle.stderr);
+    Ok(())
+}
+
+#[test]
+fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
+    let dev = Dev::start()?;
+    let doctor = dev.run(&["-o", "json", "doctor"]).json();
+    let loopback = doctor["settings"].as_array().and_then(|settings| {
+        settings.iter().find(|setting| setting["key"] == "effects.allow_loopback").cloned()
+    });
+    assert_eq!(loopback.context("the setting")?["value"], "true");
+    let host = doctor["checks"]
+        .as_array()
+        .and_then(|checks| checks.iter().find(|check| check["subject"] == "host").cloned());
+    let told = host.context("the host")?["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(told.starts_with("`counterfoil dev`, at http://127.0.0.1:"), "{told}");
+
+    // What a host has against a manifest is told with its file, as it is without a host.
+    let program = guest("plain-copy")?;
+    let program = program.to_str().context("a path")?;
+    for (manifest, place) in [
+        (
+            json!({ "name": "plain-copy", "input": { "type": "text" }, "output": true }),
+            "`input/type` is no JSON Schema",
+        ),
+        (json!({ "name": "plain-copy", "input": true }), "missing field `output`"),
+    ] {
+        dev.write("plain.json", &manifest)?;
+        let said = dev.run(&["block", "push", program, "--manifest", "plain.json"]);
+        assert_eq!((said.code, said.stdout.as_str()), (Some(6), ""), "{}", said.stderr);
+        assert!(said.stderr.starts_with("uploading plain-copy ("), "{}", said.stderr);
+        assert!(
+            said.stderr.contains("error: plain.json: ") && said.stderr.contains(place),
+            "{}",
+            said.stderr
+        );
+        assert!(said.stderr.ends_with("next: correct plain.json, and the same again\n"), "{}", said.stderr);
+    }
     Ok(())
 }
 

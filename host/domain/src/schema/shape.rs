@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Unusable, work};
 
@@ -72,18 +72,17 @@ pub(super) fn check(schema: &Value) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// The first pattern with which a schema of its own cannot be used.
-pub(super) fn pattern(schema: &Value, is_unusable: impl Fn(&Value) -> bool) -> Option<Unusable> {
-    let mut found = Vec::new();
+/// Every pattern, and its place.
+pub(super) fn patterns(schema: &Value) -> Vec<(&str, String)> {
+    let (mut found, mut patterns) = (Vec::new(), Vec::new());
     collect(schema, String::new(), &mut found);
-    found.iter().find_map(|(part, place)| {
-        let own = part.get("pattern").and_then(Value::as_str).map(|pattern| (pattern, "pattern"));
+    for (part, place) in found {
+        let own = part.get("pattern").and_then(Value::as_str);
+        patterns.extend(own.map(|own| (own, format!("{place}/pattern"))));
         let names = part.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
-        let mut patterns = own.into_iter().chain(names.map(|(name, _)| (name.as_str(), "patternProperties")));
-        let (_, keyword) = patterns.find(|(pattern, _)| is_unusable(&json!({ "pattern": pattern })))?;
-        let why = "the pattern is no regular expression, is too large, or looks around";
-        Some(Unusable { place: format!("{place}/{keyword}"), why: why.into() })
-    })
+        patterns.extend(names.map(|(name, _)| (name.as_str(), format!("{place}/patternProperties"))));
+    }
+    patterns
 }
 
 /// What a reference leads to.

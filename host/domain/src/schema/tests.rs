@@ -31,6 +31,7 @@ fn a_value_is_checked_against_its_schema() {
         (&limit, json!({ "limit": 0 }), vec!["/limit"]),
         (&limit, json!({}), vec![""]),
         (&limit, json!(7), vec![""]),
+        (&json!({ "pattern": "^.{1,100}$" }), json!("ä"), vec![]),
         (&json!(true), json!(7), vec![]),
         (&json!(false), json!(7), vec![""]),
         (&named, json!({ "name": "a", "next": { "name": "b", "next": null } }), vec![]),
@@ -51,6 +52,7 @@ fn what_cannot_be_used_is_refused_with_its_place() {
         .collect();
     doubling.insert("l40".into(), json!({ "type": "null" }));
     let deep = (0..200).fold(json!({}), |inner, _| json!({ "items": inner }));
+    let many: Map<String, Value> = (0..=PATTERNS_MAX).map(|n| (format!("^{n}"), json!(true))).collect();
     let own = |keyword: &str, value: Value| json!({ "properties": { "a": { keyword: value } } });
     for (schema, place) in [
         (json!(7), ""),
@@ -60,6 +62,7 @@ fn what_cannot_be_used_is_refused_with_its_place() {
         (own("pattern", json!("(?=a)b")), "/properties/a/pattern"),
         (own("pattern", json!("(?:(?:a{500}){500}){500}")), "/properties/a/pattern"),
         (own("patternProperties", json!({ "a": true, "(?!a)": true })), "/properties/a/patternProperties"),
+        (own("patternProperties", Value::Object(many)), ""),
         (own("$ref", json!("https://elsewhere.test/schema")), "/properties/a/$ref"),
         (own("$ref", json!("#/$defs/none")), "/properties/a/$ref"),
         (own("$id", json!("https://elsewhere.test/schema")), "/properties/a/$id"),
