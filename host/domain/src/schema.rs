@@ -17,10 +17,10 @@ const FAULTS_MAX: usize = 20;
 const FAULTS_SHOWN_MAX: usize = 3;
 /// A schema, as JSON: of a type with a hundred fields it has 20 KiB.
 pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
-/// A pattern, compiled: automata of this size are slow, and still of no danger.
-const PATTERN_BYTES_MAX: usize = 64 << 10;
+/// A pattern, compiled: automata of this size are slow, and still of no danger. Any hundred characters take half of it.
+const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// What a pattern takes besides, once it has been used: the states that it has been in.
-const PATTERN_STATES_BYTES_MAX: usize = 4 * PATTERN_BYTES_MAX;
+const PATTERN_STATES_BYTES_MAX: usize = PATTERN_BYTES_MAX;
 /// Patterns of a schema: each may be that large.
 const PATTERNS_MAX: usize = 50;
 /// Work of checking one value, in looks at a part of it. A payload as large as it may be has less than half as many parts,
