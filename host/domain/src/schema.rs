@@ -29,11 +29,16 @@ const WORK_MAX: u64 = 1 << 18;
 /// Work that is nothing beside the step that it is done for: well under a millisecond.
 const CHEAP_WORK_MAX: u64 = 1 << 11;
 
+/// What is listed of a value that does not fit may take this many bytes while it is found: each fault names its place in the
+/// value, and what the schema says there.
+const TELLING_BYTES_MAX: u64 = 16 << 20;
+
 /// A JSON Schema (draft 2020-12) that needs nothing from elsewhere.
 #[derive(Debug)]
 pub struct Schema {
     written: Value,
     validator: jsonschema::Validator,
+    bytes_len: usize,
     bytes_max: usize,
 }
 
@@ -89,7 +94,7 @@ impl Schema {
         })?;
         // A schema that is read takes some ten times what it is written in.
         let bytes_max = 10 * bytes_len + patterns.len() * (PATTERN_BYTES_MAX + PATTERN_STATES_BYTES_MAX);
-        Ok(Self { written, validator, bytes_max })
+        Ok(Self { written, validator, bytes_len, bytes_max })
     }
 
     /// About how much memory it takes, at most.
@@ -110,9 +115,18 @@ impl Schema {
         if !work::is_within(&self.written, value, WORK_MAX) {
             return Err(TooCostly);
         }
+        if self.validator.is_valid(value) {
+            return Ok(vec![]);
+        }
+        // The checker makes a list of all that is wrong with a part, however short the one that is wanted.
+        let bytes_len = (self.bytes_len + value.to_string().len()) as u64;
+        if !work::is_within(&self.written, value, TELLING_BYTES_MAX / bytes_len) {
+            let why = "it is not what the schema asks for; it is too large to say where".into();
+            return Ok(vec![Fault { place: String::new(), why }]);
+        }
         let faults = self.validator.iter_errors(value).take(FAULTS_MAX);
         let fault = |fault: jsonschema::ValidationError<'_>| Fault {
-            place: fault.instance_path().to_string(),
+            place: bounded_text(fault.instance_path().as_str(), NAME_BYTES_MAX),
             why: bounded_text(&fault.to_string(), NAME_BYTES_MAX),
         };
         Ok(faults.map(fault).collect())

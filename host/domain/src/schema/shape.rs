@@ -1,6 +1,6 @@
 //! What a schema may hold.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use serde_json::Value;
 
@@ -9,6 +9,10 @@ use super::{Unusable, work};
 /// Keywords that make names, or refer to them: a reference is a place in the schema itself, which can be followed.
 const NAMES: [&str; 7] =
     ["$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$schema"];
+/// Keywords for which the checker reads the whole of a schema anew, wherever they stand.
+const LEFT_OVER: [&str; 2] = ["unevaluatedItems", "unevaluatedProperties"];
+/// Schemas within schemas, followed through every keyword and reference: whoever reads them recurses over them.
+const DEPTH_MAX: usize = 150;
 
 /// What is below a keyword.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +31,8 @@ pub(super) fn below(keyword: &str) -> Option<Below> {
         | "else"
         | "items"
         | "additionalItems"
-        | "unevaluatedItems"
         | "contains"
         | "additionalProperties"
-        | "unevaluatedProperties"
         | "propertyNames"
         | "contentSchema" => Below::One,
         "allOf" | "anyOf" | "oneOf" | "prefixItems" => Below::List,
@@ -44,8 +46,8 @@ pub(super) fn below(keyword: &str) -> Option<Below> {
 pub(super) fn check(schema: &Value) -> Result<(), Unusable> {
     let mut found = Vec::new();
     collect(schema, String::new(), &mut found);
-    let schemas: HashSet<*const Value> =
-        found.iter().map(|(schema, _)| std::ptr::from_ref(*schema)).collect();
+    let schemas: HashMap<*const Value, usize> =
+        found.iter().enumerate().map(|(n, (schema, _))| (std::ptr::from_ref(*schema), n)).collect();
     for (part, place) in &found {
         let Value::Object(fields) = part else { continue };
         let unusable =
@@ -53,15 +55,22 @@ pub(super) fn check(schema: &Value) -> Result<(), Unusable> {
         if let Some(name) = NAMES.iter().find(|name| fields.contains_key(**name)) {
             return unusable(name, "a part of a schema has no name, dialect or address of its own");
         }
+        if let Some(keyword) = LEFT_OVER.iter().find(|keyword| fields.contains_key(**keyword)) {
+            return unusable(keyword, "what other keywords leave over is not looked for: name the parts");
+        }
         if let Some(reference) = fields.get("$ref") {
             let target = reference.as_str().and_then(|reference| target(schema, reference));
-            if !target.is_some_and(|target| schemas.contains(&std::ptr::from_ref(target))) {
+            if !target.is_some_and(|target| schemas.contains_key(&std::ptr::from_ref(target))) {
                 return unusable(
                     "$ref",
                     "a reference leads to a place in the same schema, as `#/$defs/…` does",
                 );
             }
         }
+    }
+    if depth_max(schema, &found, &schemas) > DEPTH_MAX {
+        let why = format!("more than {DEPTH_MAX} of its parts are within, or refer to, one another in a row");
+        return Err(Unusable { place: String::new(), why });
     }
     for (part, place) in found {
         if !work::ends(schema, part) {
@@ -70,6 +79,37 @@ pub(super) fn check(schema: &Value) -> Result<(), Unusable> {
         }
     }
     Ok(())
+}
+
+/// No fewer than the longest way from schema to schema has: whatever is on a circle, or above one, may be on one way.
+fn depth_max(schema: &Value, found: &[(&Value, String)], schemas: &HashMap<*const Value, usize>) -> usize {
+    let mut above = vec![vec![]; found.len()];
+    let mut left = vec![0; found.len()];
+    for (n, (part, _)) in found.iter().enumerate() {
+        let reference = part.get("$ref").and_then(Value::as_str).and_then(|to| target(schema, to));
+        for one in own_parts(part).into_iter().map(|(one, _)| one).chain(reference) {
+            if let Some(&below) = schemas.get(&std::ptr::from_ref(one)) {
+                above[below].push(n);
+                left[n] += 1;
+            }
+        }
+    }
+    // From those that hold nothing upwards.
+    let mut heights = vec![1; found.len()];
+    let mut ready: Vec<usize> = (0..found.len()).filter(|n| left[*n] == 0).collect();
+    let (mut count, mut most) = (0, 0);
+    while let Some(n) = ready.pop() {
+        count += 1;
+        most = most.max(heights[n]);
+        for &one in &above[n] {
+            heights[one] = heights[one].max(heights[n] + 1);
+            left[one] -= 1;
+            if left[one] == 0 {
+                ready.push(one);
+            }
+        }
+    }
+    most + (found.len() - count)
 }
 
 /// Every pattern, and its place.
@@ -92,25 +132,29 @@ pub(super) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value
     if pointer.contains('%') { None } else { schema.pointer(pointer) }
 }
 
-fn collect<'a>(schema: &'a Value, place: String, found: &mut Vec<(&'a Value, String)>) {
-    if let Value::Object(fields) = schema {
-        for (keyword, value) in fields {
-            let at = |name: &str| format!("{place}/{keyword}/{}", name.replace('~', "~0").replace('/', "~1"));
-            match (below(keyword), value) {
-                (Some(Below::One), one) => collect(one, format!("{place}/{keyword}"), found),
-                (Some(Below::List), Value::Array(list)) => {
-                    for (index, one) in list.iter().enumerate() {
-                        collect(one, at(&index.to_string()), found);
-                    }
-                }
-                (Some(Below::Named), Value::Object(named)) => {
-                    for (name, one) in named {
-                        collect(one, at(name), found);
-                    }
-                }
-                _ => {}
+/// The schemas that one holds, and where.
+fn own_parts(schema: &Value) -> Vec<(&Value, String)> {
+    let Value::Object(fields) = schema else { return vec![] };
+    let mut parts = vec![];
+    for (keyword, value) in fields {
+        let at = |name: &str| format!("/{keyword}/{}", name.replace('~', "~0").replace('/', "~1"));
+        match (below(keyword), value) {
+            (Some(Below::One), one) => parts.push((one, format!("/{keyword}"))),
+            (Some(Below::List), Value::Array(list)) => {
+                parts.extend(list.iter().enumerate().map(|(index, one)| (one, at(&index.to_string()))));
             }
+            (Some(Below::Named), Value::Object(named)) => {
+                parts.extend(named.iter().map(|(name, one)| (one, at(name))));
+            }
+            _ => {}
         }
+    }
+    parts
+}
+
+fn collect<'a>(schema: &'a Value, place: String, found: &mut Vec<(&'a Value, String)>) {
+    for (one, at) in own_parts(schema) {
+        collect(one, format!("{place}{at}"), found);
     }
     found.push((schema, place));
 }

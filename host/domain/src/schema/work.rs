@@ -41,15 +41,11 @@ impl Work<'_> {
         self.spend(1)?;
         let Value::Object(fields) = part else { return Some(()) };
         let levels = levels.checked_sub(1)?;
-        // What is left over is found by asking again what applied.
-        let times = if fields.keys().any(|keyword| keyword.starts_with("unevaluated")) { 2 } else { 1 };
-        for _ in 0..times {
-            for (keyword, below) in fields {
-                self.in_place(keyword, below, value, levels)?;
-                if self.goes_in {
-                    self.compared(keyword, below, value)?;
-                    self.inside(keyword, below, value, levels)?;
-                }
+        for (keyword, below) in fields {
+            self.in_place(keyword, below, value, levels)?;
+            if self.goes_in {
+                self.compared(keyword, below, value)?;
+                self.inside(keyword, below, value, levels)?;
             }
         }
         Some(())
@@ -89,14 +85,14 @@ impl Work<'_> {
                     })
                 })
             }
-            ("additionalProperties" | "unevaluatedProperties", one, Value::Object(parts)) => {
+            ("additionalProperties", one, Value::Object(parts)) => {
                 parts.values().try_for_each(|part| self.visit(one, part, levels))
             }
             ("propertyNames", one, Value::Object(parts)) => parts.keys().try_for_each(|name| {
                 self.spend(name.len())?;
                 self.visit(one, &Value::String(name.clone()), levels)
             }),
-            ("items" | "additionalItems" | "contains" | "unevaluatedItems", one, Value::Array(parts)) => {
+            ("items" | "additionalItems" | "contains", one, Value::Array(parts)) => {
                 parts.iter().try_for_each(|part| self.visit(one, part, levels))
             }
             ("prefixItems", Value::Array(list), Value::Array(parts)) => {

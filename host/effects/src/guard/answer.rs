@@ -129,10 +129,13 @@ impl Inner {
             tokio::time::sleep(inner.patience.wait()).await;
             let Some(execution) = execution.upgrade() else { return };
             let mut unwritten = execution.unwritten.lock().await;
-            let only_answers = unwritten.iter().all(|write| matches!(write, OwnWrite::Answer(_)));
-            if only_answers && !unwritten.is_empty() {
-                let writes = std::mem::take(&mut *unwritten);
-                let alone = inner.record_alone(writes).await;
+            // A read-only answer belongs to its step, and waits for it.
+            let writes = std::mem::take(&mut *unwritten).into_iter();
+            let (answers, own): (Vec<_>, Vec<_>) =
+                writes.partition(|write| matches!(write, OwnWrite::Answer(_)));
+            *unwritten = own;
+            if !answers.is_empty() {
+                let alone = inner.record_alone(answers).await;
                 inner.faults.reach(Site::AfterAnswerRecorded);
                 unwritten.extend(alone.unwritten);
                 if !alone.stand {

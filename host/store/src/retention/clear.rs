@@ -144,7 +144,8 @@ async fn clear_invariant_results(tx: &mut Tx, runs: &Rest) -> Result<i64, StoreE
     Ok(gone)
 }
 
-/// The receipts of lineages of which no run is left, but for those that guard what is beyond the lineage. Returns how many.
+/// The receipts of lineages of which no run is left, but for those of slots of which one guards what is
+/// beyond the lineage. Returns how many.
 async fn clear_receipts(tx: &mut Tx, runs: &Rest) -> Result<i64, StoreError> {
     let gone = sqlx::query_scalar!(
         r#"WITH old AS MATERIALIZED (
@@ -156,8 +157,14 @@ async fn clear_receipts(tx: &mut Tx, runs: &Rest) -> Result<i64, StoreError> {
                AND NOT EXISTS (
                    SELECT FROM runs r
                    WHERE r.tenant_id = w.tenant_id AND r.lineage = w.lineage AND r.lineage <> r.id)
-               AND NOT (e.guarded AND NOT e.released AND e.content_key
-                   <> counterfoil.lineage_content_key(e.lineage, e.kind, e.destination, e.request_hash))
+               -- Its slot is one story: of two dispatches the one that guards may be the one that did not happen.
+               AND NOT EXISTS (
+                   SELECT FROM receipts g
+                   WHERE g.tenant_id = e.tenant_id AND g.lineage = e.lineage AND g.node = e.node
+                     AND g.iteration = e.iteration AND g.slot_label IS NOT DISTINCT FROM e.slot_label
+                     AND g.slot_ordinal IS NOT DISTINCT FROM e.slot_ordinal
+                     AND g.guarded AND NOT g.released AND g.content_key
+                       <> counterfoil.lineage_content_key(g.lineage, g.kind, g.destination, g.request_hash))
              LIMIT $3
          ), gone AS (
              DELETE FROM receipts e USING old WHERE e.tenant_id = old.tenant_id AND e.id = old.id

@@ -239,10 +239,23 @@ async fn a_receipt_that_guards_outlives_its_run() {
         let DispatchVerdict::Dispatched { at } = verdict else { panic!("not sent: {verdict:?}") };
         sent.standing = counterfoil_domain::receipt::Standing::Dispatched { lease: step.fence.lease, at };
         settle(&world, &step, &sent, RunEndState::Succeeded).await;
+        // A re-send of the same slot, which does not guard beside the first.
+        let resent = Uuid::now_v7();
+        world
+            .execute(&format!(
+                "INSERT INTO receipts SELECT (jsonb_populate_record(r,
+                     jsonb_build_object('id', '{resent}'::uuid, 'dispatch_number', 1, 'guarded', false))).*
+                 FROM receipts r WHERE id = '{}'",
+                sent.id.0
+            ))
+            .await
+            .expect("inserts");
         age(&world, admission.run, "2 minutes").await;
         assert_eq!(forget(&world, RETENTION).await, 1);
 
         let left = world.store.receipt(world.tenant, sent.id).await.expect("reads");
+        let story = world.store.receipt(world.tenant, resent.into()).await.expect("reads");
+        assert_eq!(story.is_some(), left.is_some(), "a slot's dispatches stay or go together");
         if scope == "lineage" {
             assert_eq!(left, None, "nothing can meet it any more");
             continue;
