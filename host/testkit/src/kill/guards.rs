@@ -69,8 +69,10 @@ impl Guard {
                 "SELECT * FROM receipts WHERE tenant_id = $1 AND lineage = $2 AND node = $3 AND iteration = $4 AND false",
             )],
             Self::StartLookup => {
+                // Where the unique key is off as well, nothing leads to either.
                 vec![
-                    Rewrite::new("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run"),
+                    Rewrite::new("AND start_key = $3) AS run", "AND start_key = $3 AND false) AS run")
+                        .if_met(),
                     Rewrite::new("AND start_key = w.key) AS run", "AND start_key = w.key AND false) AS run")
                         .if_met(),
                 ]
