@@ -2,7 +2,7 @@
 //!
 //! Nothing waits for a timer, so that what comes alone is flushed alone, at once.
 
-use std::pin::pin;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +56,9 @@ impl<T: Send + 'static, V: Send + 'static> Gather<T, V> {
     }
 
     /// Waits for the verdict on `item`. If the caller is dropped meanwhile, it is flushed all the same.
+    ///
+    /// # Errors
+    /// [`StoreError::TaskLost`], which passes, if the flush broke off: what became of the item is not known.
     pub(crate) async fn submit(&self, item: T) -> Result<V, StoreError> {
         let (verdict, answer) = oneshot::channel();
         self.queue.send(Waiting { item, verdict }).await.map_err(|_| StoreError::TaskLost)?;
@@ -65,8 +68,10 @@ impl<T: Send + 'static, V: Send + 'static> Gather<T, V> {
 
 async fn run<T, V, F, R>(arrivals: Arc<Mutex<mpsc::Receiver<Waiting<T, V>>>>, alone_for: Duration, flush: F)
 where
-    F: Fn(Vec<T>) -> R,
-    R: Future<Output = Vec<V>>,
+    T: Send + 'static,
+    V: Send + 'static,
+    F: Fn(Vec<T>) -> R + Clone + Send + 'static,
+    R: Future<Output = Vec<V>> + Send + 'static,
 {
     loop {
         let mut gathered = Vec::new();
@@ -84,12 +89,26 @@ where
         }
         let (items, waiting): (Vec<T>, Vec<_>) =
             gathered.into_iter().map(|waiting| (waiting.item, waiting.verdict)).unzip();
-        let mut flush = pin!(flush(items));
-        let quick = tokio::time::timeout(alone_for, &mut flush).await;
+        // In a task of its own: one that breaks off takes its own items with it, and nobody who flushes.
+        let flush = flush.clone();
+        let mut flushing = tokio::spawn(async move { flush(items).await });
+        let quick = tokio::time::timeout(alone_for, &mut flushing).await;
         drop(turn);
         let verdicts = match quick {
             Ok(verdicts) => verdicts,
-            Err(_) => flush.await,
+            Err(_) => flushing.await,
+        };
+        let verdicts = match verdicts {
+            Ok(verdicts) => verdicts,
+            Err(error) => {
+                let items = waiting.len();
+                tracing::error!(
+                    error = &error as &dyn Error,
+                    items,
+                    "a flush broke off, and its callers are told so"
+                );
+                continue;
+            }
         };
         for (waiting, verdict) in waiting.into_iter().zip(verdicts) {
             // Whoever is gone needs no verdict.
@@ -175,10 +194,31 @@ mod tests {
         verdicts(submitted).await;
     }
 
+    /// Once before there is a future, once within it: more often than there are flushers.
     #[tokio::test]
-    async fn a_flush_that_breaks_off_is_told_to_its_callers() {
-        let gather: Gather<(), ()> = Gather::start(|_| async { panic!("breaks off") });
-        let error = gather.submit(()).await.expect_err("no verdict");
-        assert!(error.is_transient());
+    async fn a_flush_that_breaks_off_fails_its_own_callers_and_no_others() {
+        const BREAKS_AT_ONCE: u32 = 7;
+        const BREAKS_LATER: u32 = 8;
+        let gather = Gather::start(|items: Vec<u32>| {
+            assert!(!items.contains(&BREAKS_AT_ONCE), "breaks off");
+            async move {
+                tokio::task::yield_now().await;
+                assert!(!items.contains(&BREAKS_LATER), "breaks off");
+                items.into_iter().map(|item| item * 10).collect::<Vec<_>>()
+            }
+        });
+        for _ in 0..=FLUSHERS {
+            for (item, expected) in [(BREAKS_AT_ONCE, None), (BREAKS_LATER, None), (1, Some(10))] {
+                match gather.submit(item).await {
+                    Ok(verdict) => assert_eq!(Some(verdict), expected),
+                    Err(error) => {
+                        assert!(matches!(error, StoreError::TaskLost) && error.is_transient());
+                        assert_eq!(None, expected, "{item}");
+                    }
+                }
+            }
+        }
+        let lost = futures::future::join_all([BREAKS_LATER, 1].map(|item| gather.submit(item))).await;
+        assert!(lost.iter().all(Result::is_err), "those of one batch share its end: {lost:?}");
     }
 }
