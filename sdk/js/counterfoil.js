@@ -67,7 +67,7 @@ function perform(request, options = {}) {
       safety: options.safety ?? null,
       idempotencyKey: options.idempotencyKey ?? null,
       timeoutMs: options.timeoutMs ?? null,
-      extra: [],
+      extra: options.extra ?? [],
     }).val;
   } catch (thrown) {
     // The failure that the contract knows is carried by an error of the runtime; anything else is a fault of the program.
@@ -100,6 +100,14 @@ export const http = {
 /** An event for the tenant's own outbox. */
 export function emit(eventType, data, { recordId = null, key } = {}) {
   perform({ tag: "emit", val: { eventType, recordId, data: JSON.stringify(data) } }, { key });
+}
+
+/** What a worker outside the host came to: the step waits for it, and then the block is run again. Options: `key`, `safety`,
+ * `idempotencyKey`, `timeoutMs`, and `claimWithinMs`, the time that it may lie in its queue. */
+export function worker(queue, input, { claimWithinMs = null, ...options } = {}) {
+  const extra = claimWithinMs === null ? [] : [["claim-within-ms", String(claimWithinMs)]];
+  const task = { queue, input: JSON.stringify(input ?? null) };
+  return JSON.parse(perform({ tag: "worker", val: task }, { ...options, extra }));
 }
 
 /** The tenant's own values, as JSON. */

@@ -69,9 +69,9 @@ class Answer:
         return _json.loads(self.body)
 
 
-def _perform(request, key=None, connection=None, safety=None, idempotency_key=None, timeout_ms=None):
+def _perform(request, key=None, connection=None, safety=None, idempotency_key=None, timeout_ms=None, extra=()):
     safety = None if safety is None else effects.Safety[safety.upper().replace("-", "_")]
-    effect = effects.Effect(request, key, connection, safety, idempotency_key, timeout_ms, [])
+    effect = effects.Effect(request, key, connection, safety, idempotency_key, timeout_ms, list(extra))
     try:
         answer = effects.perform(effect)
     except Err as error:
@@ -117,6 +117,14 @@ def emit(event_type, data, record_id=None, key=None):
     """An event for the tenant's own outbox."""
     event = effects.Event(event_type, record_id, _json.dumps(data))
     _perform(effects.Request_Emit(event), key=key)
+
+
+def worker(queue, input, claim_within_ms=None, **options):
+    """What a worker outside the host came to: the step waits for it, and then the block is run again. Options: `key`,
+    `safety`, `idempotency_key`, `timeout_ms`; `claim_within_ms` is the time that it may lie in its queue."""
+    extra = () if claim_within_ms is None else [("claim-within-ms", str(claim_within_ms))]
+    task = effects.WorkerTask(queue, _json.dumps(input))
+    return _json.loads(_perform(effects.Request_Worker(task), extra=extra, **options))
 
 
 class storage:

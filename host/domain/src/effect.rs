@@ -4,6 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The addition to work for a worker that says, in milliseconds, how long it may lie in its queue.
+pub const CLAIM_WITHIN: &str = "claim-within-ms";
+
 /// What the host may do with an effect when a crash or a lost answer leaves its outcome open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -129,6 +132,11 @@ impl EffectRequest {
             Self::Model(_) => "model",
             Self::Worker { .. } => "worker",
         }
+    }
+
+    /// Whether a call of this kind may have the named addition.
+    pub fn knows(&self, extra: &str) -> bool {
+        matches!(self, Self::Worker { .. }) && extra == CLAIM_WITHIN
     }
 }
 

@@ -12,6 +12,7 @@ mod host;
 mod mail;
 mod network;
 mod reach;
+mod work;
 
 pub use address::AddressPolicy;
 pub use destination::{Destination, Target, URL_BYTES_MAX};
@@ -20,6 +21,7 @@ pub use host::{AllowedHosts, HostPattern};
 pub use mail::{MailSecurity, MailServer, is_mail_url, judge_message};
 pub use network::{Network, NetworkFault, PrivateNetwork};
 pub use reach::Reach;
+pub use work::{Work, judge_work};
 
 /// Why a call may not be made. `Display` is for the operator; a guest gets [`Refusal::GUEST_TEXT`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

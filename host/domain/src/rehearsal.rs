@@ -69,7 +69,7 @@ pub struct Emitted {
 pub struct Written {
     /// The effect: its label, or `#` and its number among those without one.
     pub effect: String,
-    /// `http`, `mail`, `emit` or `storage`.
+    /// `http`, `mail`, `emit`, `storage` or `worker`.
     pub kind: String,
     /// What may be done while its outcome is open.
     pub safety: Safety,
@@ -107,6 +107,8 @@ pub enum Outcome {
     },
     /// The process died.
     Crashed,
+    /// The step was let go with its work for a worker, who has said by now what came of it: it goes on in the same attempt.
+    Queued,
     /// The scenario, or this machine, is at fault.
     Broken(String),
 }

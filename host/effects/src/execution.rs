@@ -108,6 +108,12 @@ impl Execution {
     pub(crate) fn asker(&self) -> Asker {
         Asker { lease: self.context.fence.lease, attempt: self.context.attempt, run: self.context.run }
     }
+
+    /// As [`Journal::may_queue_again`].
+    pub(crate) fn may_queue_again(&self, slot: &SlotKey) -> Result<(), Stop> {
+        let progress = self.progress();
+        progress.journal.as_ref().ok_or(Stop::Rerun)?.may_queue_again(slot, self.asker())
+    }
 }
 
 impl Progress {

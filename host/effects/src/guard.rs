@@ -7,7 +7,6 @@ mod dispatch;
 mod journal;
 mod patience;
 mod place;
-mod queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,7 +185,7 @@ impl Inner {
             Ok(placed) => placed,
             Err(limit) => return Ok(EffectReply::Failed(EffectFailure::Limit(limit))),
         };
-        if let Some((name, _)) = call.extra.iter().find(|(name, _)| !kind::knows(&call.request, name)) {
+        if let Some((name, _)) = call.extra.iter().find(|(name, _)| !call.request.knows(name)) {
             let message = format!("this host does not know the extra `{name}`");
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
@@ -308,7 +307,7 @@ impl Inner {
                 Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
             };
             if resend && prepared.is_queued() {
-                queue::check_attempt(execution, &placed.slot)?;
+                execution.may_queue_again(&placed.slot)?;
             }
             if let Some(begun) = Self::without_a_call(execution, placed, prepared, number, resend, &lost)? {
                 return Ok(begun);

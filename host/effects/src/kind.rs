@@ -14,7 +14,7 @@ use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::connection::Abilities;
 use counterfoil_domain::effect::{Answer, EffectCall, EffectRequest, Safety};
 use counterfoil_domain::limits::EFFECT_TIMEOUT_MS_MAX;
-use counterfoil_domain::outbound::AddressPolicy;
+use counterfoil_domain::outbound::{AddressPolicy, Work};
 use counterfoil_domain::ports::Faults;
 use counterfoil_domain::receipt::RequestFacts;
 use counterfoil_domain::receipt::answer::Exchanged;
@@ -23,7 +23,6 @@ use counterfoil_domain::workflow::definition::{Invariant, InvariantScope};
 use counterfoil_store::connection::Connection;
 use counterfoil_store::settle::Change;
 use counterfoil_store::{Store, StoreError};
-use serde_json::Value;
 
 use crate::client::{Client, SendWindow};
 use crate::execution::ExecutionContext;
@@ -86,11 +85,7 @@ pub(crate) enum Act {
 /// Work that lies in a queue until a worker fetches it.
 pub(crate) struct Task {
     pub(crate) queue: String,
-    pub(crate) input: Value,
-    /// How long it may lie there.
-    pub(crate) claim_within: Duration,
-    /// How long a worker may be at it.
-    pub(crate) timeout: Duration,
+    pub(crate) work: Work,
 }
 
 /// A look at our own database.
@@ -134,11 +129,6 @@ pub(crate) fn prepare(ask: Ask<'_>) -> Result<Prepared, String> {
             Err(format!("this host offers no effects of the kind `{}`", ask.call.request.kind()))
         }
     }
-}
-
-/// Whether a kind knows a named addition of a call.
-pub(crate) fn knows(request: &EffectRequest, extra: &str) -> bool {
-    matches!(request, EffectRequest::Worker { .. }) && extra == worker::CLAIM_WITHIN
 }
 
 /// The invariant that guards effects of a kind; of several the widest.

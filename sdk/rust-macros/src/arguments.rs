@@ -44,7 +44,10 @@ fn parse_effects(key: &Ident, input: ParseStream<'_>) -> syn::Result<Vec<Grant>>
             "emit" => parse_emit(kind, input)?,
             "mail" => parse_mail(kind, input)?,
             "storage" => parse_storage(kind, input)?,
-            _ => return Err(unknown(kind, "an effect", "`http(…)`, `mail(…)`, `emit`, `storage`")),
+            "worker" => parse_worker(kind, input)?,
+            _ => {
+                return Err(unknown(kind, "an effect", "`http(…)`, `mail(…)`, `emit`, `storage`, `worker`"));
+            }
         });
         Ok(())
     })?;
@@ -117,6 +120,27 @@ fn parse_storage(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
         safety: safety.unwrap_or("at-most-once"),
         connections: vec![],
         hosts: vec![],
+    })
+}
+
+fn parse_worker(kind: &Ident, input: ParseStream<'_>) -> syn::Result<Grant> {
+    let mut safety = None;
+    if input.peek(token::Paren) {
+        let content = in_parentheses(kind, input)?;
+        entries(&content, |key, input| match key.to_string().as_str() {
+            "safety" => once(key, &mut safety, equals(input, parse_acting)?),
+            _ => Err(unknown(key, "a worker effect", "`safety`")),
+        })?;
+    }
+    Ok(Grant { kind: "worker", safety: safety.unwrap_or("at-most-once"), connections: vec![], hosts: vec![] })
+}
+
+/// Work is done, not looked at.
+fn parse_acting(input: ParseStream<'_>) -> syn::Result<&'static str> {
+    const KNOWN: [&str; 2] = ["at-most-once", "idempotent"];
+    let given: LitStr = input.parse()?;
+    KNOWN.into_iter().find(|known| *known == given.value()).ok_or_else(|| {
+        syn::Error::new(given.span(), "work for a worker is \"at-most-once\" or \"idempotent\"")
     })
 }
 

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt::{self, Display};
 
+use serde_json::Value;
+
 use crate::http::Answer;
 
 /// What the host may do when a crash or a lost answer leaves an effect's outcome open.
@@ -32,6 +34,13 @@ pub enum EffectError {
         /// Its text.
         reply: String,
     },
+    /// A worker failed, and said that nothing of its work took place.
+    WorkerFailed {
+        /// The worker's own name for what went wrong.
+        code: String,
+        /// In words.
+        message: String,
+    },
     /// A read-only effect got no answer.
     NoAnswer(String),
     /// The receiver acted, and its answer was longer than the host keeps.
@@ -51,6 +60,9 @@ impl Display for EffectError {
             Self::MailRefused { code, reply } => {
                 write!(f, "the mail server refused the message with code {code}: {reply}")
             }
+            Self::WorkerFailed { code, message } => {
+                write!(f, "the worker failed with `{code}`: {message}")
+            }
             Self::NoAnswer(why) => write!(f, "the call got no answer: {why}"),
             Self::ResponseTooLarge(answer) => {
                 write!(f, "the answer, with status {}, is longer than is kept", answer.status())
@@ -61,6 +73,19 @@ impl Display for EffectError {
 }
 
 impl Error for EffectError {}
+
+impl EffectError {
+    /// What a worker that failed has said, in JSON.
+    pub(crate) fn worker_failed(said: &[u8]) -> Self {
+        let said: Value = serde_json::from_slice(said).unwrap_or_default();
+        let field = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
+        Self::WorkerFailed { code: field("code"), message: field("message") }
+    }
+}
+
+/// The addition that says how long work may lie in its queue.
+#[cfg(target_family = "wasm")]
+pub(crate) const CLAIM_WITHIN: &str = "claim-within-ms";
 
 /// One HTTP call as it crosses to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,5 +136,18 @@ pub(crate) struct MailEffect {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) connection: Option<String>,
     pub(crate) key: Option<String>,
+    pub(crate) timeout_ms: Option<u32>,
+}
+
+/// Work for a worker as it crosses to the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WorkerEffect {
+    pub(crate) queue: String,
+    /// JSON.
+    pub(crate) input: String,
+    pub(crate) key: Option<String>,
+    pub(crate) is_idempotent: bool,
+    pub(crate) idempotency_key: Option<String>,
+    pub(crate) claim_within_ms: Option<u64>,
     pub(crate) timeout_ms: Option<u32>,
 }

@@ -84,6 +84,7 @@ impl From<EffectError> for Failure {
             EffectError::Rejected(answer) => rejected(answer, message),
             EffectError::MailRefused { code: 400..=499, .. } => Self::transient("rejected", message),
             EffectError::MailRefused { .. } => Self::permanent("rejected", message),
+            EffectError::WorkerFailed { .. } => Self::permanent("worker_failed", message),
             EffectError::NoAnswer(_) => Self::transient("no_answer", message),
             EffectError::ResponseTooLarge(_) => Self::permanent("response_too_large", message),
             EffectError::Limit(_) => Self::permanent("limit", message),
@@ -126,6 +127,14 @@ impl JsonError {
 
     pub(crate) fn value(source: serde_json::Error) -> Self {
         Self { what: "the value cannot be written as JSON", source }
+    }
+
+    pub(crate) fn task(source: serde_json::Error) -> Self {
+        Self { what: "the work's input cannot be written as JSON", source }
+    }
+
+    pub(crate) fn output(source: serde_json::Error) -> Self {
+        Self { what: "the worker's output is not the expected JSON", source }
     }
 
     pub(crate) fn stored(source: serde_json::Error) -> Self {

@@ -7,6 +7,6 @@ pub(crate) mod guest;
 pub(crate) mod native;
 
 #[cfg(target_family = "wasm")]
-pub(crate) use guest::{emit, log, mail, perform, place, random, started_at_ms, storage};
+pub(crate) use guest::{emit, log, mail, perform, place, random, started_at_ms, storage, worker};
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{emit, log, mail, perform, place, random, started_at_ms, storage};
+pub(crate) use native::{emit, log, mail, perform, place, random, started_at_ms, storage, worker};

@@ -3,7 +3,7 @@
 //! A block is one function from a typed input to a typed output. It runs in a sandbox whose only way
 //! out is an effect, such as an HTTP call through [`http`]; the host writes a receipt before it makes
 //! the call, so that the call is never made twice for one step. An event of [`emit`] and a value of
-//! [`storage`] are recorded with the step, exactly once.
+//! [`storage`] are recorded with the step, exactly once. A [`worker`] is a program of the tenant's own, outside the host.
 //!
 //! ```
 //! use counterfoil_sdk::prelude::*;
@@ -48,6 +48,7 @@ mod reconcile;
 pub mod storage;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
+pub mod worker;
 
 pub use counterfoil_sdk_macros::block;
 
@@ -62,7 +63,9 @@ pub mod prelude {
     pub use serde::{Deserialize, Serialize};
     pub use serde_json::{Value, json};
 
-    pub use crate::{EffectError, Failure, UnknownEffect, Verdict, context, emit, http, mail, storage};
+    pub use crate::{
+        EffectError, Failure, UnknownEffect, Verdict, context, emit, http, mail, storage, worker,
+    };
 }
 
 /// What `#[block]` expands to. No part of the interface: it changes without notice.

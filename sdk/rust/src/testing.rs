@@ -52,6 +52,7 @@ mod end;
 mod journal;
 mod judge;
 mod meaning;
+mod native;
 mod receipt;
 mod rerun;
 mod resolution;
@@ -59,13 +60,14 @@ mod script;
 mod world;
 
 use self::effect::Slot;
-use self::journal::{Asker, Entry, Journal, Standing, is_open};
+use self::journal::{Asker, Entry, Journal, is_open};
+use self::native::Native;
 use self::rerun::Rerun;
 use self::script::{Fault, Script};
-use self::world::{Execution, Native, Purpose, Stop, World};
+use self::world::{Execution, Purpose, Stop, World};
 use crate::block::{Block, run};
 use crate::context::{Level, Place};
-use crate::host::native;
+use crate::host::native::with;
 use crate::reconcile::{UnknownEffect, Verdict, Verify};
 
 pub use self::end::End;
@@ -135,7 +137,8 @@ impl<B: Block> Step<B> {
         self
     }
 
-    /// The provider takes its nth call, from 1, and the process dies before the answer is recorded.
+    /// The provider takes its nth call, from 1, and the process dies before the answer is recorded. Work for a worker loses
+    /// nothing by that: it lies in a queue, and the step with it.
     pub fn crash_before_answer(&mut self, nth: usize) -> &mut Self {
         self.fault(nth, Fault::CrashBefore)
     }
@@ -145,7 +148,7 @@ impl<B: Block> Step<B> {
         self.fault(nth, Fault::CrashAfter)
     }
 
-    /// The provider takes its nth call, from 1, and no answer comes.
+    /// The provider takes its nth call, from 1, and no answer comes; of a worker, its time runs out.
     pub fn drop_answer(&mut self, nth: usize) -> &mut Self {
         self.fault(nth, Fault::Lose)
     }
@@ -234,7 +237,14 @@ impl<B: Block> Step<B> {
             Some(End::Waiting { .. }) => self.world.borrow_mut().asker.attempt += 1,
             _ => {}
         }
-        let outcome = self.execute();
+        let mut outcome = self.execute();
+        for _ in 0..judge::EFFECTS_MAX {
+            if outcome != Err(Stop::Queued) {
+                break;
+            }
+            // It goes on, in the same attempt, with what its worker said.
+            outcome = self.execute();
+        }
         self.outcome = Some(outcome.clone());
         let end = self.settle(outcome.unwrap_or_else(Self::stopped));
         self.ended = Some(end.clone());
@@ -261,7 +271,7 @@ impl<B: Block> Step<B> {
     fn execute(&self) -> Result<End, Stop> {
         self.world.borrow_mut().begin(Purpose::Step);
         let native = Native(Rc::clone(&self.world));
-        let caught = catch_unwind(AssertUnwindSafe(|| native::with(native, || run::<B>(&self.input))));
+        let caught = catch_unwind(AssertUnwindSafe(|| with(native, || run::<B>(&self.input))));
         match caught {
             Ok(Ok(output)) => Ok(End::Succeeded(serde_json::from_str(&output).unwrap_or_default())),
             Ok(Err(failure)) => Ok(End::of(&failure)),
@@ -282,6 +292,7 @@ impl<B: Block> Step<B> {
             }
             Stop::Failed { code, message } => End::Failed { code: code.into(), message },
             Stop::Crashed => End::Crashed,
+            Stop::Queued => panic!("the block is not deterministic: it hands over other work each time"),
             Stop::Unscripted(what) | Stop::Diverges(what) => panic!("{what}"),
         }
     }
@@ -382,7 +393,7 @@ impl<B: Block> Step<B> {
         let world = self.world.borrow();
         let mut entries: Vec<&Entry> = world.journal.0.iter().collect();
         entries.sort_by_key(|entry| (entry.position, entry.dispatch_number));
-        entries.into_iter().map(receipt).collect()
+        entries.into_iter().map(Receipt::of).collect()
     }
 
     /// The newest receipt of an effect, by its label or `#` and its number.
@@ -437,7 +448,7 @@ impl<B: Verify> Step<B> {
         let native = Native(Rc::clone(&self.world));
         let execution = self.world.borrow().execution.clone();
         self.world.borrow_mut().begin(Purpose::Verification);
-        let caught = catch_unwind(AssertUnwindSafe(|| native::with(native, || B::verify(&asked))));
+        let caught = catch_unwind(AssertUnwindSafe(|| with(native, || B::verify(&asked))));
         self.world.borrow_mut().execution = execution;
         let verdict = match caught {
             Ok(verdict) => verdict,
@@ -481,20 +492,6 @@ fn slot(effect: &str) -> Slot {
     match effect.strip_prefix('#').and_then(|number| number.parse().ok()) {
         Some(ordinal) => Slot::Ordinal(ordinal),
         None => Slot::Label(effect.to_owned()),
-    }
-}
-
-fn receipt(entry: &Entry) -> Receipt {
-    let Entry { slot, dispatch_number, asker, facts, standing, .. } = entry;
-    Receipt {
-        effect: slot.to_string(),
-        kind: facts.kind,
-        safety: facts.safety,
-        state: Standing::state(standing),
-        dispatch_number: *dispatch_number,
-        attempt: asker.attempt,
-        idempotency_key: facts.key.clone(),
-        request: facts.request.clone(),
     }
 }
 

@@ -30,7 +30,8 @@ struct Ask {
     label: Option<String>,
     method: String,
     path: String,
-    connection: String,
+    /// Of a call of HTTP; without one, it hands work to a worker, in the queue that the path names.
+    connection: Option<String>,
     safety: Option<u8>,
     own_key: bool,
     /// Goes on when the call is refused.
@@ -47,6 +48,74 @@ thread_local! {
 impl Ask {
     fn path(&self) -> &str {
         if self.changes && EXECUTION.get() > 1 { "/elsewhere" } else { &self.path }
+    }
+
+    fn queue(&self) -> &str {
+        self.path().trim_start_matches('/')
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.safety == Some(1)
+    }
+
+    /// Natively: what it was told.
+    fn ask(&self) -> Result<String, EffectError> {
+        let body = json!({ "b": 1, "a": 2.0 });
+        let Some(connection) = &self.connection else {
+            let mut task = worker::task(self.queue()).json(&body).expect("JSON");
+            if let Some(label) = &self.label {
+                task = task.key(label);
+            }
+            if self.is_idempotent() {
+                task = task.idempotent();
+            }
+            if self.own_key {
+                task = task.idempotency_key("own");
+            }
+            return task.send().map(|output| output.text().to_owned());
+        };
+        let mut request = http::request(&self.method, self.path()).connection(connection);
+        request = request.json(&body).expect("JSON");
+        if let Some(label) = &self.label {
+            request = request.key(label);
+        }
+        if let Some(safety) = self.safety {
+            request = request.safety(SAFETIES[usize::from(safety)].0);
+        }
+        if self.own_key {
+            request = request.idempotency_key("own");
+        }
+        request.send().map(|answer| answer.status().to_string())
+    }
+
+    /// The same at the host's door.
+    fn call(&self) -> EffectCall {
+        let body = r#"{"a":2,"b":1}"#;
+        let is_work = self.connection.is_none();
+        let request = if is_work {
+            EffectRequest::Worker { queue: self.queue().into(), input: body.into() }
+        } else {
+            EffectRequest::Http(HttpRequest {
+                method: self.method.clone(),
+                url: self.path().to_owned(),
+                headers: vec![("content-type".into(), "application/json".into())],
+                body: body.into(),
+            })
+        };
+        let safety = if is_work {
+            self.is_idempotent().then_some(HostSafety::Idempotent)
+        } else {
+            self.safety.map(|safety| SAFETIES[usize::from(safety)].1)
+        };
+        EffectCall {
+            request,
+            key: self.label.clone(),
+            connection: self.connection.clone(),
+            safety,
+            idempotency_key: self.own_key.then(|| "own".into()),
+            timeout_ms: None,
+            extra: vec![],
+        }
     }
 }
 
@@ -83,25 +152,15 @@ const SAFETIES: [(Safety, HostSafety); 3] = [
     http(connection = "pay", safety = "at-most-once"),
     http(connection = "pay", safety = "idempotent"),
     http(connection = "crm", safety = "read-only"),
+    worker,
+    worker(safety = "idempotent"),
 ))]
 fn interprets(program: Program) -> Result<Vec<String>, Failure> {
     EXECUTION.set(EXECUTION.get() + 1);
     let mut told = vec![];
     for ask in program.calls {
-        let mut request = http::request(&ask.method, ask.path())
-            .connection(&ask.connection)
-            .json(&json!({ "b": 1, "a": 2.0 }))?;
-        if let Some(label) = &ask.label {
-            request = request.key(label);
-        }
-        if let Some(safety) = ask.safety {
-            request = request.safety(SAFETIES[usize::from(safety)].0);
-        }
-        if ask.own_key {
-            request = request.idempotency_key("own");
-        }
-        match request.send() {
-            Ok(answer) => told.push(answer.status().to_string()),
+        match ask.ask() {
+            Ok(answer) => told.push(answer),
             Err(error) if ask.swallows => told.push(Failure::from(error).code().to_owned()),
             Err(error) => return Err(error.into()),
         }
@@ -114,26 +173,14 @@ fn interpret(program: &Program, rehearsal: &mut Rehearsal) -> StepEnd {
     EXECUTION.set(EXECUTION.get() + 1);
     let mut told = vec![];
     for ask in &program.calls {
-        let headers = vec![("content-type".into(), "application/json".into())];
-        let (method, url) = (ask.method.clone(), ask.path().to_owned());
-        let call = EffectCall {
-            request: EffectRequest::Http(HttpRequest {
-                method,
-                url,
-                headers,
-                body: br#"{"a":2,"b":1}"#.to_vec(),
-            }),
-            key: ask.label.clone(),
-            connection: Some(ask.connection.clone()),
-            safety: ask.safety.map(|safety| SAFETIES[usize::from(safety)].1),
-            idempotency_key: ask.own_key.then(|| "own".into()),
-            timeout_ms: None,
-            extra: vec![],
-        };
-        let failure = match rehearsal.perform(&call) {
+        let failure = match rehearsal.perform(&ask.call()) {
             EffectReply::Stop => return StepEnd::Stopped,
             EffectReply::Answered(HostAnswer::Http(response)) => {
                 told.push(response.status.to_string());
+                continue;
+            }
+            EffectReply::Answered(HostAnswer::Worker(output)) => {
+                told.push(output);
                 continue;
             }
             EffectReply::Answered(other) => panic!("{other:?}"),
@@ -142,6 +189,7 @@ fn interpret(program: &Program, rehearsal: &mut Rehearsal) -> StepEnd {
         let (code, retry_after_ms) = match failure {
             EffectFailure::Denied(_) => ("denied", None),
             EffectFailure::NotSent(_) => ("not_sent", Some(0)),
+            EffectFailure::Rejected(_) if ask.connection.is_none() => ("worker_failed", None),
             EffectFailure::Rejected(response) => {
                 ("rejected", matches!(response.status, 408 | 425 | 429 | 500..=599).then_some(0))
             }
@@ -278,13 +326,19 @@ fn rehearsal(acts: &[Act]) -> Rehearsal {
     provider.otherwise(HostReply::Answer(response(200, None)));
     let grants =
         [("pay", HostSafety::AtMostOnce), ("pay", HostSafety::Idempotent), ("crm", HostSafety::ReadOnly)];
-    let grants = grants.map(|(connection, safety)| EffectGrant {
+    let calls = grants.map(|(connection, safety)| EffectGrant {
         kind: "http".into(),
         safety,
         connections: vec![connection.into()],
         hosts: vec![],
     });
-    Rehearsal::new(grants.into(), provider, DateTime::UNIX_EPOCH)
+    let work = [HostSafety::AtMostOnce, HostSafety::Idempotent].map(|safety| EffectGrant {
+        kind: "worker".into(),
+        safety,
+        connections: vec![],
+        hosts: vec![],
+    });
+    Rehearsal::new(calls.into_iter().chain(work).collect(), provider, DateTime::UNIX_EPOCH)
 }
 
 fn at_the_host(program: &Program, acts: &[Act], says: &[Says]) -> Vec<Seen> {
@@ -314,7 +368,7 @@ fn at_the_host(program: &Program, acts: &[Act], says: &[Says]) -> Vec<Seen> {
             rehearsal.begin();
             let end = interpret(program, &mut rehearsal);
             match rehearsal.finish(end) {
-                Outcome::Crashed => {}
+                Outcome::Crashed | Outcome::Queued => {}
                 Outcome::Waiting { delay_ms } => rehearsal.advance(delay_ms),
                 outcome => break outcome,
             }
@@ -365,15 +419,16 @@ fn at_the_host(program: &Program, acts: &[Act], says: &[Says]) -> Vec<Seen> {
 fn asks() -> impl Strategy<Value = Ask> {
     let label = prop_oneof![2 => Just(None), 3 => "[abc]".prop_map(Some)];
     let method = prop_oneof![1 => Just("GET"), 3 => Just("POST")];
-    let connection = prop_oneof![8 => Just("pay"), 2 => Just("crm"), 1 => Just("other")];
+    let connection = prop_oneof![8 => Just(Some("pay")), 2 => Just(Some("crm")), 1 => Just(Some("other")), 5 => Just(None)];
     let safety = prop_oneof![2 => Just(None), 3 => (0_u8..3).prop_map(Some)];
     let changes = prop_oneof![6 => Just(false), 1 => Just(true)];
-    (label, method, "/[xy]", connection, safety, any::<bool>(), any::<bool>(), changes).prop_map(
+    // A queue cannot be named `Z`.
+    (label, method, "/[xyZ]", connection, safety, any::<bool>(), any::<bool>(), changes).prop_map(
         |(label, method, path, connection, safety, own_key, swallows, changes)| Ask {
             label,
             method: method.into(),
             path,
-            connection: connection.into(),
+            connection: connection.map(Into::into),
             safety,
             own_key,
             swallows,
@@ -398,8 +453,9 @@ fn acts() -> impl Strategy<Value = Act> {
 
 fn says() -> impl Strategy<Value = Says> {
     let status = prop_oneof![4 => Just(201_u16), 1 => Just(404)];
-    (0_u8..4, prop_oneof![Just(0_u64), Just(49_999), Just(50_000)], status)
-        .prop_map(|(state, after_ms, status)| Says { state, after_ms, status })
+    // When a call, and when work, can no longer take place, and the moment before.
+    let after_ms = proptest::sample::select(vec![0_u64, 49_999, 50_000, 7_219_999, 7_220_000]);
+    (0_u8..4, after_ms, status).prop_map(|(state, after_ms, status)| Says { state, after_ms, status })
 }
 
 #[test]

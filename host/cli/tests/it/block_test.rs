@@ -99,22 +99,82 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A call that the guest makes as often as it is told to.
-fn calling(times: u32) -> Guest {
-    let call = EffectCall {
-        request: EffectRequest::Http(HttpRequest {
-            method: "GET".into(),
-            url: "https://a.example.com/".into(),
-            headers: vec![],
-            body: vec![],
-        }),
-        key: None,
+fn call(request: EffectRequest, key: Option<&str>) -> EffectCall {
+    EffectCall {
+        request,
+        key: key.map(Into::into),
         connection: None,
         safety: None,
         idempotency_key: None,
         timeout_ms: None,
         extra: vec![],
+    }
+}
+
+#[test]
+fn work_for_a_worker_is_played_as_a_host_has_it_done() -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let work = EffectRequest::Worker { queue: "papers".into(), input: r#"{"order":"o-1"}"#.into() };
+    let mut guest = Guest::echo();
+    let output = guest.text("1");
+    let body =
+        format!("(call $perform (i32.const {EFFECT_AT}) (i32.const {EFFECT_RESULT_AT})) (call $ok {output})");
+    let descriptor = r#"{"name":"handing","input":true,"output":true,"effects":[{"kind":"worker","safety":"at-most-once"}]}"#;
+    let mut handing = call(work, Some("label"));
+    handing.extra = vec![("claim-within-ms".into(), "60000".into())];
+    handing.timeout_ms = Some(60_000);
+    let block = home.path().join("handing.wasm");
+    fs::write(&block, guest.running_instead(body).describing(descriptor).holding(&handing).build())?;
+    let done = json!({ "to": "label", "status": 200, "json": { "pages": 3 } });
+    let refused = json!({ "to": "label", "status": 422, "json": { "code": "no-paper", "message": "" } });
+    let receipts = |states: &[&str]| -> Value {
+        let receipt = |state| json!({ "effect": "label", "kind": "worker", "attempt": 1, "state": state });
+        states.iter().map(receipt).collect()
     };
+    let seen = json!([{ "effect": "label", "request": "worker papers", "json": { "order": "o-1" } }]);
+    let goes_on = json!({ "output": 1, "receipts": receipts(&["committed"]), "calls": seen });
+    let blocked = json!({ "blocked": true, "receipts": receipts(&["unknown"]) });
+    let again = json!({ "output": 1, "receipts": receipts(&["abandoned", "committed"]) });
+    let absent = json!({ "effect": "label", "outcome": "abandoned", "evidence": "it is not there" });
+    let then = json!([{ "advance": "2m20s", "resolve": absent, "expect": again }]);
+    for (name, scenario) in [
+        ("it is done", json!({ "answers": [done], "expect": goes_on })),
+        ("a host dies", json!({ "answers": [done], "crash_before_answer": [1], "expect": goes_on })),
+        (
+            "its worker refuses",
+            json!({ "answers": [refused], "expect": { "output": 1, "receipts": receipts(&["rejected"]) } }),
+        ),
+        (
+            "nobody takes it",
+            json!({
+                "answers": [{ "not_sent": true }],
+                "expect": { "output": 1, "calls": [], "receipts": receipts(&["rejected"]) },
+            }),
+        ),
+        (
+            "its worker is lost",
+            json!({ "answers": [done], "drop_answer": [1], "expect": blocked, "then": then }),
+        ),
+    ] {
+        let file = home.path().join("work.json");
+        let mut scenario = scenario;
+        scenario["input"] = json!({});
+        fs::write(&file, scenario.to_string())?;
+        let said = test(home.path(), &block, &file, &[]);
+        assert_eq!(said.code, Some(0), "{name}: {}", said.text(home.path()));
+    }
+    Ok(())
+}
+
+/// A call that the guest makes as often as it is told to.
+fn calling(times: u32) -> Guest {
+    let look = HttpRequest {
+        method: "GET".into(),
+        url: "https://a.example.com/".into(),
+        headers: vec![],
+        body: vec![],
+    };
+    let call = call(EffectRequest::Http(look), None);
     let mut guest = Guest::echo();
     let output = guest.text("1");
     let body = format!(

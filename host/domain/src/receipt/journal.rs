@@ -11,8 +11,9 @@ use super::answer::Recorded;
 use super::identity::SlotKey;
 use super::state::ReceiptState;
 use super::{Receipt, Standing};
-use crate::effect::Safety;
+use crate::effect::{EffectFailure, Safety};
 use crate::id::{EffectId, LeaseId};
+use crate::step::Stop;
 
 /// The receipts of one place, every run of the lineage included.
 #[derive(Debug, Clone, Default)]
@@ -113,10 +114,22 @@ impl Journal {
         receipts.into_iter()
     }
 
-    /// The newest receipt of the slot, if the asker's attempt has written it: to send again, it needs another attempt.
-    pub fn newest_of_attempt<'a>(&'a self, slot: &SlotKey, asker: Asker) -> Option<&'a Receipt> {
-        let newest = self.slot(slot).next_back()?;
-        (newest.attempt == asker.attempt && newest.run == asker.run).then_some(newest)
+    /// Says whether work that may have been done may be queued again. What became of it came while the step waited, so that
+    /// the attempt which queued it ends only here: another one queues it again, as any other re-send.
+    ///
+    /// # Errors
+    /// How the execution ends.
+    pub fn may_queue_again(&self, slot: &SlotKey, asker: Asker) -> Result<(), Stop> {
+        let newest = self.slot(slot).next_back();
+        let is_of_attempt = |it: &&Receipt| it.attempt == asker.attempt && it.run == asker.run;
+        let Some(newest) = newest.filter(is_of_attempt) else { return Ok(()) };
+        let reason = format!("the outcome of effect `{slot}` is unknown");
+        Err(match &newest.standing {
+            Standing::Rejected(Recorded::Failure(EffectFailure::Rejected(_))) => {
+                Stop::Blocked { reason: format!("{reason}, and a re-send is refused") }
+            }
+            _ => Stop::Resend { reason, retry_after_ms: None },
+        })
     }
 
     /// Whether a dispatch of the slot other than `but` is unknown, or has lost its owner.

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::RequestFacts;
-use crate::effect::{HttpRequest, Safety};
+use crate::effect::{EffectCall, HttpRequest, Safety};
 use crate::id::Parts;
-use crate::limits::bounded_text;
+use crate::limits::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, bounded_text, is_key_text};
 
 /// Bytes of a body, and of a URL, that the preview shows: a call that is refused may name megabytes of either.
 pub const PREVIEW_BODY_BYTES_MAX: usize = 2 << 10;
@@ -59,6 +59,35 @@ pub fn http_facts(
         preview: preview(request, url),
     };
     canonical.facts(safety, idempotency_key, scope)
+}
+
+/// What is kept of work, by its queue and its input, that `call` hands to a worker. `default_key` is the idempotency key of
+/// a call that names none.
+pub fn work_facts(
+    call: &EffectCall,
+    (queue, input): (&str, &str),
+    default_key: String,
+    scope: Scope,
+) -> RequestFacts {
+    // What is too large, or no JSON, is never passed on: as it stands, it tells itself from others as well.
+    let is_passed = input.len() as u64 <= PAYLOAD_BYTES_MAX;
+    let value = is_passed.then(|| serde_json::from_str::<Value>(input).ok()).flatten();
+    let content = value.map_or_else(|| input.to_owned(), |value| canonical_json(&value));
+    let shown = bounded_text(queue, NAME_BYTES_MAX);
+    let canonical = Canonical {
+        kind: "worker",
+        connection: call.connection.as_deref(),
+        destination: json!({ "queue": queue }),
+        content: json!({ "input": fingerprint(content.as_bytes()) }),
+        preview: json!({
+            "summary": format!("work for the queue {shown}"),
+            "queue": shown,
+            "body": preview_body(input.as_bytes()),
+            "body_bytes_len": input.len(),
+        }),
+    };
+    let key = call.idempotency_key.clone().filter(|key| is_key_text(key)).unwrap_or(default_key);
+    canonical.facts(call.effective_safety(), key, scope)
 }
 
 /// A request in its canonical form, as its kind writes it down.

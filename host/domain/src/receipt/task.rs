@@ -70,7 +70,8 @@ pub fn answer(receipt: &Receipt, worker: &str, said: Said) -> Result<Option<Tran
         .map_err(|illegal| TaskOver(illegal.from))
 }
 
-fn meaning(worker: &str, said: Said) -> Move {
+/// What it means for the receipt of a task that is under way.
+pub fn meaning(worker: &str, said: Said) -> Move {
     match said {
         Said::Done { output } => Move::Commit {
             recorded: Recorded::Answer(Answer::Worker(output.to_string())),

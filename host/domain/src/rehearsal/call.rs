@@ -1,6 +1,7 @@
 //! What the block is told of a call.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -11,10 +12,11 @@ use crate::code::Code;
 use crate::effect::{Answer, EffectCall, EffectFailure, EffectReply, EffectRequest, Safety, StorageRequest};
 use crate::id::EffectId;
 use crate::limits::{EFFECTS_PER_STEP_MAX, NAME_BYTES_MAX, OWN_CHANGES_BYTES_MAX, bounded_text};
+use crate::outbound::judge_work;
 use crate::receipt::answer::{AfterRefusal, Meaning, meaning};
 use crate::receipt::identity::{EPOCH, Slot};
 use crate::receipt::journal::{Asker, Call, Decision};
-use crate::receipt::{Receipt, Recorded, SlotKey, Standing};
+use crate::receipt::{Move, Receipt, Recorded, SlotKey, Standing};
 use crate::step::Stop;
 use crate::workflow::{NAME_LEN_MAX, is_name};
 
@@ -136,6 +138,9 @@ impl Rehearsal {
             Decision::Dispatch { dispatch_number, lost, resend } => (dispatch_number, lost, resend),
         };
         self.lose(&lost);
+        if resend && matches!(call.request, EffectRequest::Worker { .. }) {
+            self.journal.may_queue_again(&receipt.slot, asker)?;
+        }
         receipt.dispatch_number = number;
         receipt.id = self.slot(&receipt.slot).receipt_id(number);
         receipt.request.idempotency_key =
@@ -156,8 +161,41 @@ impl Rehearsal {
         }
         match &call.request {
             EffectRequest::Storage(StorageRequest::Get(key)) => self.get(key, receipt),
+            EffectRequest::Worker { queue, input } => {
+                let total = judge_work(call, queue, input).map_or(Duration::ZERO, |work| work.total());
+                self.queue((call, queue), total, receipt)
+            }
             _ => self.send(call, receipt),
         }
+    }
+
+    /// Puts work into a queue, and records what its worker said: the step was let go meanwhile, so that the block hears it
+    /// when it is run again. A process that dies takes nothing with it.
+    fn queue(
+        &mut self,
+        (call, queue): (&EffectCall, &str),
+        total: Duration,
+        receipt: Receipt,
+    ) -> Result<EffectReply, Halt> {
+        if let Some(rerun) = &self.rerun {
+            return rerun.reply(receipt.position);
+        }
+        let taken = self.provider.take_work(&receipt.slot, (call, queue), &receipt.request);
+        let (what, fault) = taken.map_err(|unscripted| Halt::Broken(unscripted.to_string()))?;
+        let standing = match what {
+            Move::Commit { recorded, .. } => {
+                self.verify_siblings(&receipt.slot, receipt.id, &recorded);
+                Standing::Committed(recorded)
+            }
+            Move::Reject { recorded, .. } => Standing::Rejected(recorded),
+            Move::Lose { reason } => {
+                let absence_known_at = self.now + Duration::from_millis(ABSENCE_KNOWN_AFTER_MS) + total;
+                Standing::Unknown { reason, dispatched_at: self.now, absence_known_at }
+            }
+            other => return Err(Halt::Broken(format!("a worker said {other:?}"))),
+        };
+        self.journal.put(Receipt { standing, ..receipt });
+        Err(if fault.is_some() { Halt::Crashed } else { Stop::Queued.into() })
     }
 
     /// Receipts whose owner is gone become unknown.
@@ -218,7 +256,7 @@ impl Rehearsal {
         let (exchanged, fault) = taken.map_err(|unscripted| Halt::Broken(unscripted.to_string()))?;
         let safety = receipt.request.safety;
         let asked = call.timeout_ms.map_or(TIMEOUT_MS, |ms| u64::from(ms).clamp(100, 120_000));
-        let known_at = self.now + std::time::Duration::from_millis(ABSENCE_KNOWN_AFTER_MS + asked);
+        let known_at = self.now + Duration::from_millis(ABSENCE_KNOWN_AFTER_MS + asked);
         self.absence_known_at.insert(receipt.id, known_at);
         if fault == Some(Fault::CrashBefore) {
             // A read leaves nothing until it is answered.
@@ -298,7 +336,7 @@ impl Rehearsal {
 
 /// What is refused before there is a receipt.
 fn form(call: &EffectCall) -> Result<(), String> {
-    if let Some((name, _)) = call.extra.first() {
+    if let Some((name, _)) = call.extra.iter().find(|(name, _)| !call.request.knows(name)) {
         return Err(format!("this host does not know the extra `{name}`"));
     }
     match &call.connection {

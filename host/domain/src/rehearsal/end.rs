@@ -7,7 +7,7 @@ use crate::ports::{StepEnd, VerifyReport};
 use crate::receipt::resolution::{Resolution, Unresolvable, resolve, siblings};
 use crate::receipt::verification;
 use crate::receipt::{Actor, Receipt, ReceiptState, Standing, Transition};
-use crate::step::{Circumstances, Conclusion, RetryPolicy, conclude};
+use crate::step::{Circumstances, Conclusion, RetryPolicy, Stop, conclude};
 
 impl Rehearsal {
     /// Ends an execution of the block: what a host makes of it.
@@ -22,6 +22,7 @@ impl Rehearsal {
         let stop = match self.execution.halt.clone() {
             Some(Halt::Crashed) => return Outcome::Crashed,
             Some(Halt::Broken(what)) => return Outcome::Broken(what),
+            Some(Halt::Guard(Stop::Queued)) => return Outcome::Queued,
             Some(Halt::Guard(stop)) => Some(stop),
             None => None,
         };

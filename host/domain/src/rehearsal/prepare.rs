@@ -10,10 +10,10 @@ use crate::limits::{
     EMIT_DATA_BYTES_MAX, REQUEST_BODY_BYTES_MAX, STORAGE_KEY_BYTES_MAX, STORAGE_VALUE_BYTES_MAX, is_key_text,
 };
 use crate::outbound::{
-    AddressPolicy, Destination, Reach, Refusal, judge_headers, judge_message, judge_method,
+    AddressPolicy, Destination, Reach, Refusal, judge_headers, judge_message, judge_method, judge_work,
 };
 use crate::receipt::RequestFacts;
-use crate::receipt::request::{Canonical, Scope, http_facts};
+use crate::receipt::request::{Canonical, Scope, http_facts, work_facts};
 
 /// Stands for the base URL of every connection: which one it is, only a tenant knows.
 const BASE_URL: &str = "https://connection.example.com";
@@ -26,6 +26,9 @@ pub(super) fn facts(call: &EffectCall, lineage: LineageId, default_key: String) 
         let (request, header_key) = without_key_header(request);
         let key = call.idempotency_key.clone().or(header_key).unwrap_or(default_key);
         return http_facts(&request, &request.url, connection, safety, key, scope);
+    }
+    if let EffectRequest::Worker { queue, input } = &call.request {
+        return work_facts(call, (queue, input), default_key, scope);
     }
     let canonical = Canonical {
         kind: call.request.kind(),
@@ -93,9 +96,13 @@ pub(super) fn judge(call: &EffectCall, grants: &[EffectGrant]) -> Result<(), Str
             }
             own(&call.request)
         }
-        EffectRequest::Model(_) | EffectRequest::Worker { .. } => {
-            Err(format!("this host offers no effects of the kind `{kind}`"))
+        EffectRequest::Worker { queue, input } => {
+            if granted().next().is_none() {
+                return Err("the block's descriptor declares no `worker` effect that allows it".into());
+            }
+            judge_work(call, queue, input).map(drop)
         }
+        EffectRequest::Model(_) => Err(format!("this host offers no effects of the kind `{kind}`")),
     }
 }
 

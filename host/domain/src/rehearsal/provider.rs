@@ -8,7 +8,11 @@ use serde_json::Value;
 
 use crate::effect::{Answer, EffectCall, EffectRequest, HttpResponse, Safety};
 use crate::receipt::answer::Exchanged;
-use crate::receipt::{RequestFacts, SlotKey};
+use crate::receipt::task::{self, Said, TookPlace};
+use crate::receipt::{Move, RequestFacts, SlotKey};
+
+/// Who takes whatever lies in a queue.
+const WORKER: &str = "rehearsal";
 
 /// Which calls an answer is for.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -70,7 +74,9 @@ impl Calls {
 /// What the provider does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It answers; of a mail server, the status is its code and the body its text.
+    /// It answers; of a mail server, the status is its code and the body its text. Of a worker, one below 400 says that it
+    /// is done, with the body as its output; one below 500 that it failed, with a `code` and a `message`, and that nothing
+    /// took place; and any other one that it failed, and that some of it may have.
     Answer(HttpResponse),
     /// It cannot be reached.
     NotSent,
@@ -164,6 +170,42 @@ impl Provider {
         call: &EffectCall,
         facts: &RequestFacts,
     ) -> Result<(Exchanged, Option<Fault>), Unscripted> {
+        let (reply, fault) = self.replied(slot, call, facts)?;
+        let exchanged = match reply {
+            Reply::Answer(response) => exchanged(call, response),
+            Reply::Lost => Exchanged::Lost { reason: "the answer was lost".into() },
+            Reply::NotSent => {
+                Exchanged::NotSent { denied: false, message: "the receiver cannot be reached".into() }
+            }
+        };
+        Ok((exchanged, fault))
+    }
+
+    /// Takes work from a queue, or leaves it there: what comes of it, and what goes wrong then.
+    ///
+    /// # Errors
+    /// [`Unscripted`].
+    pub(super) fn take_work(
+        &mut self,
+        slot: &SlotKey,
+        (call, queue): (&EffectCall, &str),
+        facts: &RequestFacts,
+    ) -> Result<(Move, Option<Fault>), Unscripted> {
+        let (reply, fault) = self.replied(slot, call, facts)?;
+        let what = match reply {
+            Reply::Answer(response) => task::meaning(WORKER, said(&response)),
+            Reply::Lost => task::expired(queue, Some(WORKER)),
+            Reply::NotSent => task::expired(queue, None),
+        };
+        Ok((what, fault))
+    }
+
+    fn replied(
+        &mut self,
+        slot: &SlotKey,
+        call: &EffectCall,
+        facts: &RequestFacts,
+    ) -> Result<(Reply, Option<Fault>), Unscripted> {
         let nth = u32::try_from(self.sent.len()).map_or(u32::MAX, |seen| seen.saturating_add(1));
         let reply = self.reply(nth, slot, call).ok_or_else(|| Unscripted {
             nth,
@@ -171,14 +213,12 @@ impl Provider {
             effect: slot.to_string(),
         })?;
         if reply == Reply::NotSent {
-            let message = "the receiver cannot be reached".into();
-            return Ok((Exchanged::NotSent { denied: false, message }, None));
+            return Ok((reply, None));
         }
         self.sent.push(sent(slot, call, facts));
-        match (self.faults.remove(&nth), reply) {
-            (Some(Fault::Lose), _) | (None, Reply::Lost) => Ok((lost(), None)),
-            (fault, Reply::Answer(response)) => Ok((exchanged(call, response), fault)),
-            (fault, _) => Ok((lost(), fault)),
+        match self.faults.remove(&nth) {
+            Some(Fault::Lose) => Ok((Reply::Lost, None)),
+            fault => Ok((reply, fault)),
         }
     }
 
@@ -199,10 +239,6 @@ impl Provider {
     }
 }
 
-fn lost() -> Exchanged {
-    Exchanged::Lost { reason: "the answer was lost".into() }
-}
-
 /// An answer in the words of the call's protocol.
 fn exchanged(call: &EffectCall, response: HttpResponse) -> Exchanged {
     if !matches!(call.request, EffectRequest::Mail(_)) {
@@ -218,6 +254,19 @@ fn exchanged(call: &EffectCall, response: HttpResponse) -> Exchanged {
     }
 }
 
+/// An answer in the words of a worker.
+fn said(response: &HttpResponse) -> Said {
+    let text = String::from_utf8_lossy(&response.body);
+    let output = serde_json::from_slice(&response.body).unwrap_or_else(|_| Value::String(text.into_owned()));
+    let took_place = match response.status {
+        200..=399 => return Said::Done { output },
+        400..=499 => TookPlace::Nothing { again: false },
+        _ => TookPlace::Maybe,
+    };
+    let field = |name: &str| output[name].as_str().unwrap_or_default().to_owned();
+    Said::Failed { code: field("code"), message: field("message"), took_place }
+}
+
 fn sent(slot: &SlotKey, call: &EffectCall, facts: &RequestFacts) -> Sent {
     let (headers, body) = match &call.request {
         EffectRequest::Http(http) => {
@@ -226,6 +275,7 @@ fn sent(slot: &SlotKey, call: &EffectCall, facts: &RequestFacts) -> Sent {
             (given.map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect(), &*http.body)
         }
         EffectRequest::Mail(mail) => (mail.headers.iter().cloned().collect(), mail.text.as_bytes()),
+        EffectRequest::Worker { input, .. } => (BTreeMap::new(), input.as_bytes()),
         _ => (BTreeMap::new(), &[][..]),
     };
     Sent {

@@ -2,6 +2,7 @@
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::EffectId;
+use counterfoil_domain::outbound::Work;
 use counterfoil_domain::ports::Site;
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Standing};
 use counterfoil_domain::step::Stop;
@@ -20,7 +21,7 @@ impl Inner {
         prepared: &Prepared,
     ) -> Result<DispatchVerdict, StoreError> {
         match &prepared.act {
-            Ok(Act::Queue(Task { queue, input, claim_within, timeout })) => {
+            Ok(Act::Queue(Task { queue, work: Work { input, claim_within, timeout } })) => {
                 let task = NewTask { queue, input, claim_within: *claim_within, timeout: *timeout };
                 self.store.queue_task(dispatch, &task).await
             }

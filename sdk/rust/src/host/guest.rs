@@ -11,7 +11,8 @@ use self::verifying::exports::counterfoil::block::reconcile;
 use crate::block::{Block, describe, run};
 use crate::context::{Level, Place};
 use crate::effect::{
-    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+    CLAIM_WITHIN, EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+    WorkerEffect,
 };
 use crate::failure::Failure;
 use crate::http::Answer;
@@ -91,6 +92,24 @@ pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
             let reply = String::from_utf8_lossy(&response.body).into_owned();
             Err(EffectError::MailRefused { code: response.status, reply })
         }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) fn worker(effect: WorkerEffect) -> Result<String, EffectError> {
+    let WorkerEffect { queue, input, key, is_idempotent, idempotency_key, claim_within_ms, timeout_ms } =
+        effect;
+    let effect = effects::Effect {
+        safety: is_idempotent.then_some(effects::Safety::Idempotent),
+        idempotency_key,
+        timeout_ms,
+        extra: claim_within_ms.map(|ms| (CLAIM_WITHIN.into(), ms.to_string())).into_iter().collect(),
+        ..own(effects::Request::Worker(effects::WorkerTask { queue, input }), key)
+    };
+    match effects::perform(&effect) {
+        Ok(effects::Answer::Worker(output)) => Ok(output),
+        Ok(_) => panic!("the host answered for work with an answer of another kind"),
+        Err(effects::Failure::Rejected(response)) => Err(EffectError::worker_failed(&response.body)),
         Err(failure) => Err(failure.into()),
     }
 }

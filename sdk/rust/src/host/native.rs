@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::context::{Level, Place};
-use crate::effect::{EffectError, EmitEffect, HttpEffect, MailEffect, StorageEffect};
+use crate::effect::{EffectError, EmitEffect, HttpEffect, MailEffect, StorageEffect, WorkerEffect};
 use crate::http::Answer;
 
 /// Stands for a host, as far as it says what it does.
@@ -19,6 +19,9 @@ pub(crate) trait Host {
         unexpected(&effect)
     }
     fn mail(&mut self, effect: MailEffect) -> Result<String, EffectError> {
+        unexpected(&effect)
+    }
+    fn worker(&mut self, effect: WorkerEffect) -> Result<String, EffectError> {
         unexpected(&effect)
     }
     fn place(&mut self) -> Place {
@@ -70,6 +73,10 @@ pub(crate) fn storage(effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectEr
 
 pub(crate) fn mail(effect: MailEffect) -> Result<String, EffectError> {
     ask("send mail", |host| host.mail(effect))
+}
+
+pub(crate) fn worker(effect: WorkerEffect) -> Result<String, EffectError> {
+    ask("hand over work", |host| host.worker(effect))
 }
 
 pub(crate) fn place() -> Place {

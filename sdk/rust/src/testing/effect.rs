@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::effect::{
-    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
+    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation, WorkerEffect,
 };
 use crate::http::Answer;
 
@@ -32,6 +32,7 @@ pub(super) enum Given {
     Emitted,
     Stored(Option<Vec<u8>>),
     Mailed(String),
+    Worked(String),
 }
 
 /// What is stored of an outcome, and handed over on every re-run.
@@ -56,6 +57,7 @@ pub(super) enum Call {
     Emit(EmitEffect),
     Storage(StorageEffect),
     Mail(MailEffect),
+    Worker(WorkerEffect),
 }
 
 /// Header fields that tell no request from another: they are credentials, or the host's to give.
@@ -69,6 +71,7 @@ impl Call {
             Self::Emit(_) => "emit",
             Self::Storage(_) => "storage",
             Self::Mail(_) => "mail",
+            Self::Worker(_) => "worker",
         }
     }
 
@@ -78,6 +81,7 @@ impl Call {
             Self::Emit(emit) => emit.key.as_deref(),
             Self::Storage(storage) => storage.key.as_deref(),
             Self::Mail(mail) => mail.key.as_deref(),
+            Self::Worker(work) => work.key.as_deref(),
         }
     }
 
@@ -87,7 +91,8 @@ impl Call {
             Self::Http(HttpEffect { key, .. })
             | Self::Emit(EmitEffect { key, .. })
             | Self::Storage(StorageEffect { key, .. })
-            | Self::Mail(MailEffect { key, .. }) => *key = None,
+            | Self::Mail(MailEffect { key, .. })
+            | Self::Worker(WorkerEffect { key, .. }) => *key = None,
         }
         self
     }
@@ -96,7 +101,7 @@ impl Call {
         match self {
             Self::Http(http) => http.connection.as_deref(),
             Self::Mail(mail) => mail.connection.as_deref(),
-            Self::Emit(_) | Self::Storage(_) => None,
+            Self::Emit(_) | Self::Storage(_) | Self::Worker(_) => None,
         }
     }
 
@@ -104,6 +109,7 @@ impl Call {
         match self {
             Self::Http(http) => http.timeout_ms,
             Self::Mail(mail) => mail.timeout_ms,
+            Self::Worker(work) => work.timeout_ms,
             Self::Emit(_) | Self::Storage(_) => None,
         }
     }
@@ -116,13 +122,18 @@ impl Call {
                 _ => Safety::AtMostOnce,
             }),
             Self::Storage(StorageEffect { operation: StorageOperation::Get(_), .. }) => Safety::ReadOnly,
-            Self::Emit(_) | Self::Storage(_) | Self::Mail(_) => Safety::AtMostOnce,
+            Self::Worker(WorkerEffect { is_idempotent: true, .. }) => Safety::Idempotent,
+            Self::Emit(_) | Self::Storage(_) | Self::Mail(_) | Self::Worker(_) => Safety::AtMostOnce,
         }
     }
 
     /// The key that the block gave, in a field or in the header of an unaware client.
     pub(super) fn own_key(&self) -> Option<&str> {
-        let Self::Http(http) = self else { return None };
+        let http = match self {
+            Self::Http(http) => http,
+            Self::Worker(work) => return work.idempotency_key.as_deref(),
+            Self::Emit(_) | Self::Storage(_) | Self::Mail(_) => return None,
+        };
         let in_header = http.headers.iter().rfind(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
         http.idempotency_key.as_deref().or(in_header.map(|(_, value)| value.as_str()))
     }
@@ -148,6 +159,7 @@ impl Call {
                 StorageOperation::Delete(key) => format!("delete {key}"),
             },
             Self::Mail(mail) => format!("mail to {}: {}", mail.to.join(", "), mail.subject),
+            Self::Worker(work) => format!("worker {}", work.queue),
         }
     }
 
@@ -177,6 +189,10 @@ impl Call {
                 "text": mail.text,
                 "html": mail.html,
                 "headers": mail.headers,
+            }),
+            Self::Worker(work) => json!({
+                "queue": work.queue,
+                "input": serde_json::from_str(&work.input).map_or_else(|_| json!(work.input), plain),
             }),
         }
     }

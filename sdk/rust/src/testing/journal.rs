@@ -80,6 +80,12 @@ impl Journal {
         self.0.iter().filter(move |entry| entry.slot == *slot)
     }
 
+    /// Where the newest receipt of the slot stands, if the asker's attempt has written it.
+    pub(super) fn newest_of_attempt<'a>(&'a self, slot: &'a Slot, asker: Asker) -> Option<&'a Standing> {
+        let newest = self.slot(slot).next_back()?;
+        (newest.asker == asker).then_some(&newest.standing)
+    }
+
     /// Whether another dispatch of the slot may still have happened without an answer.
     pub(super) fn is_open_besides(&self, slot: &Slot, but: u64) -> bool {
         self.slot(slot).any(|entry| entry.dispatch_number != but && is_open(entry))

@@ -2,18 +2,22 @@
 
 use super::effect::Call;
 use crate::block::Grant;
-use crate::effect::{EffectError, Safety, StorageOperation};
+use crate::effect::{EffectError, Safety, StorageOperation, WorkerEffect};
 use crate::http::Answer;
 
 /// Effects of one step.
-const EFFECTS_MAX: usize = 64;
+pub(super) const EFFECTS_MAX: usize = 64;
 /// Labels, connection names, idempotency keys.
 const NAME_BYTES_MAX: usize = 255;
 /// Body of a request, and as much of an answer's body as is kept.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const STORAGE_KEY_BYTES_MAX: usize = 512;
 const VALUE_BYTES_MAX: usize = 64 << 10;
-const CONNECTION_LEN_MAX: usize = 64;
+/// Of connections and queues.
+const NAME_LEN_MAX: usize = 64;
+const INPUT_BYTES_MAX: usize = 256 << 10;
+/// How long work may lie in its queue, and a worker be at it: 30 days.
+const TASK_MS_MAX: u64 = 30 * 86_400_000;
 
 /// Header fields of an answer that a host keeps.
 const KEPT_HEADERS: [&str; 10] = [
@@ -49,12 +53,17 @@ pub(super) fn limits(calls: usize, label: Option<&str>, is_used: bool) -> Result
 /// A connection's name that can be none.
 pub(super) fn connection(call: &Call) -> Result<(), EffectError> {
     let Some(name) = call.connection() else { return Ok(()) };
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
-    if begins && name.len() <= CONNECTION_LEN_MAX && name.chars().all(plain) {
+    if is_name(name) {
         return Ok(());
     }
     Err(EffectError::Denied(format!("`{name}` is no name of a connection")))
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= NAME_LEN_MAX
+        && name.chars().all(plain)
 }
 
 /// What the block declared, and the form of the call. The address of a call, and the finer form of its header fields,
@@ -91,12 +100,40 @@ pub(super) fn allowed(call: &Call, grants: &[Grant]) -> Result<(), String> {
             }
             Err(format!("the block's descriptor declares no `mail` effect on `{connection}`"))
         }
+        Call::Worker(work) => {
+            if !of_kind().any(|grant| repeatable(&grant)) {
+                return Err("the block's descriptor declares no `worker` effect that allows it".into());
+            }
+            work_form(work)
+        }
         Call::Emit(_) | Call::Storage(_) => {
             if !of_kind().any(|grant| safety == Safety::ReadOnly || grant.safety != name(Safety::ReadOnly)) {
                 return Err(format!("the block's descriptor declares no `{kind}` effect that allows it"));
             }
             stored(call)
         }
+    }
+}
+
+fn work_form(work: &WorkerEffect) -> Result<(), String> {
+    let is_key =
+        |key: &String| (1..=NAME_BYTES_MAX).contains(&key.len()) && !key.chars().any(char::is_control);
+    if !work.idempotency_key.as_ref().is_none_or(is_key) {
+        return Err(format!(
+            "an idempotency key has 1 to {NAME_BYTES_MAX} bytes, without control characters"
+        ));
+    }
+    if !is_name(&work.queue) {
+        return Err("the name of a queue is a small letter, then small letters, digits and `-`".into());
+    }
+    let len = work.input.len();
+    if len > INPUT_BYTES_MAX {
+        return Err(format!("the input has {len} bytes; at most {INPUT_BYTES_MAX} are passed"));
+    }
+    let times = [work.claim_within_ms, work.timeout_ms.map(u64::from)];
+    match times.into_iter().flatten().find(|ms| !(1..=TASK_MS_MAX).contains(ms)) {
+        Some(ms) => Err(format!("{ms} ms is not between 1 and {TASK_MS_MAX}")),
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::effect::{Given, Recorded};
+use super::journal::Standing;
 use crate::effect::{EffectError, Safety};
 use crate::http::Answer;
 
@@ -69,6 +72,29 @@ pub(super) fn meaning(exchanged: Exchanged, safety: Safety, older_unknown: bool)
         }
         Exchanged::Answered(answer) => answered(answer, safety, older_unknown),
     }
+}
+
+/// What a worker said of its work, or that it said nothing: the receipt stands so when the block is run again.
+pub(super) fn worked(exchanged: Exchanged, absence_known_at: Duration) -> Result<Standing, String> {
+    let unknown = Standing::Unknown { absence_known_at };
+    Ok(match exchanged {
+        Exchanged::NotSent(_) => {
+            Standing::Rejected(Err(EffectError::NotSent("no worker took it in time".into())))
+        }
+        Exchanged::Lost(_) => unknown,
+        Exchanged::Answered(answer) => match answer.status() {
+            200..=399 => Standing::Committed(Ok(Given::Worked(output(&answer)))),
+            400..=499 => Standing::Rejected(Err(EffectError::worker_failed(answer.body()))),
+            _ => unknown,
+        },
+        Exchanged::Replied { .. } => return Err("a mail server's reply is scripted for a worker".into()),
+    })
+}
+
+/// JSON, whatever the test gave.
+fn output(answer: &Answer) -> String {
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    serde_json::from_str(&text).unwrap_or(Value::String(text)).to_string()
 }
 
 fn answered(answer: Answer, safety: Safety, older_unknown: bool) -> Meaning {

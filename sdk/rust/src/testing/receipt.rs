@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::journal::{Entry, Standing};
 use crate::effect::Safety;
 
 /// Where a receipt stands.
@@ -29,7 +30,7 @@ pub enum State {
 pub struct Receipt {
     /// The effect: its label, or `#` and its number among those without one.
     pub effect: String,
-    /// `http`, `mail`, `emit` or `storage`.
+    /// `http`, `mail`, `emit`, `storage` or `worker`.
     pub kind: &'static str,
     /// What may be done while its outcome is open.
     pub safety: Safety,
@@ -45,19 +46,35 @@ pub struct Receipt {
     pub request: String,
 }
 
+impl Receipt {
+    pub(super) fn of(entry: &Entry) -> Self {
+        let Entry { slot, dispatch_number, asker, facts, standing, .. } = entry;
+        Self {
+            effect: slot.to_string(),
+            kind: facts.kind,
+            safety: facts.safety,
+            state: Standing::state(standing),
+            dispatch_number: *dispatch_number,
+            attempt: asker.attempt,
+            idempotency_key: facts.key.clone(),
+            request: facts.request.clone(),
+        }
+    }
+}
+
 /// A call that the provider saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
     /// The effect: its label, or `#` and its number among those without one.
     pub effect: String,
-    /// What was asked for, in a line: `POST /charges`, `mail to ada@example.com: Paid`.
+    /// What was asked for, in a line: `POST /charges`, `mail to ada@example.com: Paid`, `worker papers`.
     pub request: String,
     /// Through which connection.
     pub connection: Option<String>,
     /// The header fields that the block set.
     pub headers: Vec<(String, String)>,
-    /// The body; of a message, its text.
+    /// The body; of a message, its text, and of work, its input.
     pub body: Vec<u8>,
     /// By which the receiver recognises a repeat; none of a read.
     pub idempotency_key: Option<String>,

@@ -95,10 +95,10 @@ pub(super) fn resolve(
     if evidence.trim().is_empty() {
         return Err(Unresolvable::NoEvidence);
     }
-    let is_mail = journal.0[index].facts.kind == "mail";
+    let kind = journal.0[index].facts.kind;
     let standing = match (state, answer) {
-        (State::Verified, Some(answer)) => Standing::Verified(judge(answer, is_mail)?),
-        (_, Some(answer)) => Standing::Committed(judge(answer, is_mail)?),
+        (State::Verified, Some(answer)) => Standing::Verified(judge(answer, kind)?),
+        (_, Some(answer)) => Standing::Committed(judge(answer, kind)?),
         (_, None) => {
             too_early(&journal.0[index], now)?;
             if state == State::Compensated { Standing::Compensated } else { Standing::Abandoned }
@@ -138,7 +138,7 @@ fn too_early(entry: &Entry, now: Duration) -> Result<(), Unresolvable> {
     }
 }
 
-fn judge(answer: Answer, is_mail: bool) -> Result<Recorded, Unresolvable> {
+fn judge(answer: Answer, kind: &str) -> Result<Recorded, Unresolvable> {
     if !(200..400).contains(&answer.status()) {
         return Err(Unresolvable::NotSuccess(answer.status()));
     }
@@ -147,9 +147,10 @@ fn judge(answer: Answer, is_mail: bool) -> Result<Recorded, Unresolvable> {
     if says_json && answer.json::<Value>().is_err() {
         return Err(Unresolvable::NotJson);
     }
-    if is_mail {
-        let text = String::from_utf8_lossy(answer.body());
-        return Ok(Ok(Given::Mailed(format!("{} {text}", answer.status()).trim_end().to_owned())));
-    }
-    Ok(Ok(Given::Http(answer)))
+    let text = String::from_utf8_lossy(answer.body());
+    Ok(Ok(match kind {
+        "mail" => Given::Mailed(format!("{} {text}", answer.status()).trim_end().to_owned()),
+        "worker" => Given::Worked(text.into_owned()),
+        _ => Given::Http(answer),
+    }))
 }

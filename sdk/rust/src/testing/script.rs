@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::effect::{Call, Facts, Slot};
 use super::meaning::Exchanged;
@@ -75,6 +75,16 @@ impl Reply {
     pub fn mail(code: u16, text: impl Into<String>) -> Self {
         Self(Exchanged::Replied { code, text: text.into() })
     }
+
+    /// A worker has done its work, with this output: the same as a status of 200.
+    pub fn worker(output: &Value) -> Self {
+        Answer::new_json(200, output).into()
+    }
+
+    /// A worker failed, and said that nothing of it took place: the same as a status of 422, `code` and `message` in JSON.
+    pub fn worker_failed(code: &str, message: &str) -> Self {
+        Answer::new_json(422, &json!({ "code": code, "message": message })).into()
+    }
 }
 
 impl From<Answer> for Reply {
@@ -83,7 +93,8 @@ impl From<Answer> for Reply {
     }
 }
 
-/// A status and a body of JSON.
+/// A status and a body of JSON. Of a worker, a status below 400 says that it is done, with the body as its output; one below
+/// 500 that it failed, with a `code` and a `message`, and that nothing took place; and any other one that some of it may have.
 impl From<(u16, Value)> for Reply {
     fn from((status, body): (u16, Value)) -> Self {
         Answer::new_json(status, &body).into()
@@ -188,6 +199,7 @@ fn sent(slot: &Slot, call: &Call, facts: &Facts) -> Sent {
             (http.headers.iter().filter(|(name, _)| !is_key(name)).cloned().collect(), http.body.clone())
         }
         Call::Mail(mail) => (mail.headers.clone(), mail.text.clone().into_bytes()),
+        Call::Worker(work) => (Vec::new(), work.input.clone().into_bytes()),
         Call::Emit(_) | Call::Storage(_) => (Vec::new(), Vec::new()),
     };
     Sent {

@@ -178,6 +178,99 @@ mod failing {
     }
 }
 
+mod handing {
+    use super::{Block, Step};
+    use crate::prelude::*;
+
+    /// The type of a block is its module's own.
+    pub(super) fn step(input: impl Serialize) -> Step<impl Block> {
+        Step::<prints>::new(input)
+    }
+
+    /// Looks, hands over work, and keeps what came of it.
+    #[block(effects(
+        http(hosts = ["a.example"], safety = "read-only"),
+        worker,
+        worker(safety = "idempotent"),
+        storage,
+    ))]
+    fn prints(input: Value) -> Result<Value, Failure> {
+        let paper: Value = http::get("https://a.example/paper").key("look").send()?.json()?;
+        let mut label = worker::task("papers").json(&json!({ "paper": paper }))?.key("label");
+        if input == json!("idempotent") {
+            label = label.idempotent();
+        }
+        let pages: Value = label.send()?.json()?;
+        storage::put("pages").json(&pages)?.send()?;
+        Ok(pages)
+    }
+}
+
+/// Safety, what its workers say, the number of a call at which the process dies; the output, or how it ends, and the receipts.
+type WorkCase<'a> = (&'a str, &'a [&'a Reply], usize, &'a str, &'a [State]);
+
+#[test]
+fn work_for_a_worker_outlives_the_process_and_is_not_given_twice() {
+    use State::{Committed, Rejected, Unknown, Verified};
+    let (done, lost) = (Reply::worker(&json!(3)), Reply::lost());
+    let refused = Reply::worker_failed("no-paper", "it is empty");
+    let broken: Reply = (500, json!({ "code": "fire", "message": "it burns" })).into();
+    let cases: [WorkCase<'_>; 9] = [
+        ("at-most-once", &[&done], 0, "3", &[Committed]),
+        ("at-most-once", &[&done], 2, "3", &[Committed]),
+        ("at-most-once", &[&lost], 0, "blocked", &[Unknown]),
+        ("at-most-once", &[&broken], 0, "blocked", &[Unknown]),
+        ("at-most-once", &[&refused], 0, "worker_failed", &[Rejected]),
+        ("at-most-once", &[&Reply::not_sent(), &done], 0, "3", &[Rejected, Committed]),
+        ("idempotent", &[&lost, &done], 0, "3", &[Verified, Committed]),
+        ("idempotent", &[&lost, &Reply::not_sent(), &done], 2, "3", &[Verified, Rejected, Committed]),
+        ("idempotent", &[&lost, &refused], 0, "blocked", &[Unknown, Rejected]),
+    ];
+    for (safety, replies, crash, expected, receipts) in cases {
+        let mut step = handing::step(safety);
+        step.answer("look", (200, json!("a4")));
+        for reply in replies {
+            step.answer("label", (*reply).clone());
+        }
+        if crash > 0 {
+            step.crash_before_answer(crash);
+        }
+        let ended = match step.run() {
+            End::Succeeded(output) => output.to_string(),
+            End::Failed { code, .. } => code,
+            End::Blocked { .. } => "blocked".into(),
+            other => panic!("{other:?}"),
+        };
+        let of_work = || step.receipts().into_iter().filter(|receipt| receipt.kind == "worker");
+        let states: Vec<State> = of_work().map(|receipt| receipt.state).collect();
+        assert_eq!((&*ended, &*states), (expected, receipts), "{safety} {replies:?}");
+        assert!(of_work().all(|receipt| receipt.idempotency_key == step.receipt("label").idempotency_key));
+        assert_eq!(step.stored("pages").is_some(), expected == "3", "with the step");
+        let given = step.sent().into_iter().filter(|sent| sent.request == "worker papers");
+        let inputs: Vec<Value> = given.map(|sent| sent.json()).collect();
+        assert!(inputs.iter().all(|input| *input == json!({ "paper": "a4" })), "{inputs:?}");
+    }
+}
+
+#[test]
+fn a_person_says_what_came_of_work_when_it_can_no_longer_be_done() {
+    let mut step = handing::step("at-most-once");
+    step.answer("look", (200, json!("a4"))).answer("label", Reply::worker(&json!(3))).drop_answer(2);
+    assert!(step.run().is_blocked());
+    // An hour in the queue, an hour at the worker's, and what a host adds.
+    let left = Duration::from_secs(2 * 3_600 + 20);
+    let absent = || Resolution::abandoned("the printer shows none");
+    assert_eq!(step.try_resolve("label", absent()), Err(Unresolvable::TooEarly(left)));
+    step.advance(left).resolve("label", absent());
+    assert_eq!(step.run().output(), json!(3));
+
+    let mut step = handing::step("at-most-once");
+    step.answer("look", (200, json!("a4"))).answer("label", Reply::lost());
+    assert!(step.run().is_blocked());
+    step.resolve("label", Resolution::committed((200, json!(7)), "seven pages lie there"));
+    assert_eq!(step.run().output(), json!(7));
+}
+
 mod own {
     use super::{Block, Step};
     use crate::prelude::*;

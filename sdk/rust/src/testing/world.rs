@@ -1,28 +1,21 @@
 //! The world of one step: what the host does with each call of the block, without a host.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::resume_unwind;
-use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use rand_chacha::rand_core::SeedableRng as _;
 
 use super::effect::{Call, Facts, Given, Recorded, Slot};
 use super::journal::{Asker, Decision, Entry, Journal, Standing};
 use super::judge;
-use super::meaning::{AfterRefusal, Exchanged, Meaning, meaning};
+use super::meaning::{AfterRefusal, Exchanged, Meaning, meaning, worked};
 use super::receipt::Emitted;
 use super::rerun::{Rerun, Told};
 use super::script::{Fault, Script};
 use crate::block::Grant;
 use crate::context::{Level, Place};
-use crate::effect::{
-    EffectError, EmitEffect, HttpEffect, MailEffect, Safety, StorageEffect, StorageOperation,
-};
-use crate::host::native::Host;
-use crate::http::Answer;
+use crate::effect::{EffectError, EmitEffect, Safety, StorageEffect, StorageOperation, WorkerEffect};
 
 /// How long a host holds a step without renewing it, and what is added for clocks and queues.
 const LEASE: Duration = Duration::from_secs(15);
@@ -31,6 +24,8 @@ const ABSENCE_MARGIN: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// How long work may lie in its queue, and how long a worker may be at it, where nothing is said.
+const TASK_TIME: Duration = Duration::from_secs(3_600);
 
 /// Why an execution ends at a call. The block learns nothing of it: its stack is unwound.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +42,8 @@ pub(super) enum Stop {
         message: String,
     },
     Crashed,
+    /// The step was let go with its work for a worker, who has said by now what came of it.
+    Queued,
     /// The test is at fault.
     Unscripted(String),
     /// The block is: run again, it makes another call.
@@ -90,7 +87,7 @@ pub(super) struct Execution {
     /// Changes of the tenant's own data, in order. Those with a receipt wait for the step's success.
     changes: Vec<(Call, Option<Entry>)>,
     pub(super) logs: Vec<(Level, String)>,
-    random: ChaCha20Rng,
+    pub(super) random: ChaCha20Rng,
 }
 
 impl Execution {
@@ -117,7 +114,7 @@ impl World {
     /// # Errors
     ///
     /// The execution ends here.
-    fn effect(&mut self, call: Call) -> Result<Recorded, Stop> {
+    pub(super) fn effect(&mut self, call: Call) -> Result<Recorded, Stop> {
         let is_verification = self.execution.purpose == Purpose::Verification;
         let call = if is_verification { call.without_label() } else { call };
         let position = self.execution.told.len();
@@ -173,6 +170,9 @@ impl World {
             }
             Decision::Dispatch { dispatch_number, is_resend } => (dispatch_number, is_resend),
         };
+        if is_resend && matches!(call, Call::Worker(_)) {
+            self.may_queue_again(slot)?;
+        }
         let key = self.journal.key(slot, &self.key(slot, dispatch_number), &facts.key);
         let entry = |standing| Entry {
             slot: slot.clone(),
@@ -213,7 +213,35 @@ impl World {
         }
         let absence_known_at = self.now + LEASE + total(call) + ABSENCE_MARGIN;
         let entry = entry(Standing::Dispatched { absence_known_at });
-        self.send(call, entry)
+        match call {
+            Call::Worker(_) => self.queue(call, entry, absence_known_at),
+            _ => self.send(call, entry),
+        }
+    }
+
+    /// What became of work came while the step waited, so that the attempt which queued it ends only here.
+    fn may_queue_again(&self, slot: &Slot) -> Result<(), Stop> {
+        let reason = format!("the outcome of effect `{slot}` is unknown");
+        match self.journal.newest_of_attempt(slot, self.asker) {
+            None => Ok(()),
+            Some(Standing::Rejected(Err(EffectError::WorkerFailed { .. }))) => Err(Stop::Blocked { reason }),
+            Some(_) => Err(Stop::Resend { reason, retry_after: None }),
+        }
+    }
+
+    /// Puts work into a queue, and records what its worker said. A process that dies takes nothing with it.
+    fn queue(&mut self, call: &Call, mut entry: Entry, absence_known_at: Duration) -> Result<Recorded, Stop> {
+        if let Some(rerun) = &self.rerun {
+            return rerun.answer(entry.position);
+        }
+        let (exchanged, fault) =
+            self.script.take(&entry.slot, call, &entry.facts).map_err(Stop::Unscripted)?;
+        entry.standing = worked(exchanged, absence_known_at).map_err(Stop::Unscripted)?;
+        if let Standing::Committed(recorded) = &entry.standing {
+            self.verify_siblings(&entry.slot, recorded);
+        }
+        self.journal.0.push(entry);
+        Err(if fault.is_some() { Stop::Crashed } else { Stop::Queued })
     }
 
     /// Makes the call, and records what its answer means.
@@ -321,7 +349,7 @@ impl World {
                     }
                     StorageOperation::Get(_) => {}
                 },
-                Call::Http(_) | Call::Mail(_) => {}
+                Call::Http(_) | Call::Mail(_) | Call::Worker(_) => {}
             }
         }
         self.journal.0.sort_by_key(|entry| (entry.position, entry.dispatch_number));
@@ -333,6 +361,10 @@ fn is_change(call: &Call) -> bool {
 }
 
 fn total(call: &Call) -> Duration {
+    if let Call::Worker(WorkerEffect { claim_within_ms, timeout_ms, .. }) = call {
+        let time = |ms: Option<u64>| ms.map_or(TASK_TIME, Duration::from_millis);
+        return time(*claim_within_ms) + time(timeout_ms.map(u64::from));
+    }
     let asked = call.timeout_ms().map(|ms| Duration::from_millis(ms.into()));
     asked.map_or(TIMEOUT, |asked| asked.clamp(TIMEOUT_MIN, TIMEOUT_MAX))
 }
@@ -342,59 +374,4 @@ fn keeping(exchanged: Exchanged) -> Exchanged {
         Exchanged::Answered(answer) => Exchanged::Answered(judge::kept(answer)),
         other => other,
     }
-}
-
-/// The world, as the block meets it.
-pub(super) struct Native(pub(super) Rc<RefCell<World>>);
-
-impl Native {
-    fn tell(&self, call: Call) -> Recorded {
-        let told = self.0.borrow_mut().effect(call);
-        // No hook runs, and nothing is printed: the block is dropped as a sandbox is.
-        told.unwrap_or_else(|stop| resume_unwind(Box::new(stop)))
-    }
-}
-
-impl Host for Native {
-    fn perform(&mut self, effect: HttpEffect) -> Result<Answer, EffectError> {
-        match self.tell(Call::Http(effect))? {
-            Given::Http(answer) => Ok(answer),
-            other => wrong(&other),
-        }
-    }
-    fn emit(&mut self, effect: EmitEffect) -> Result<(), EffectError> {
-        self.tell(Call::Emit(effect)).map(drop)
-    }
-    fn storage(&mut self, effect: StorageEffect) -> Result<Option<Vec<u8>>, EffectError> {
-        match self.tell(Call::Storage(effect))? {
-            Given::Stored(value) => Ok(value),
-            other => wrong(&other),
-        }
-    }
-    fn mail(&mut self, effect: MailEffect) -> Result<String, EffectError> {
-        match self.tell(Call::Mail(effect))? {
-            Given::Mailed(reply) => Ok(reply),
-            other => wrong(&other),
-        }
-    }
-    fn place(&mut self) -> Place {
-        self.0.borrow().place.clone()
-    }
-    fn started_at_ms(&mut self) -> u64 {
-        let since = self.0.borrow().started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        since.as_millis().try_into().unwrap_or(u64::MAX)
-    }
-    fn random(&mut self, len: u32) -> Vec<u8> {
-        let mut bytes = vec![0; len as usize];
-        self.0.borrow_mut().execution.random.fill_bytes(&mut bytes);
-        bytes
-    }
-    fn log(&mut self, level: Level, message: &str) {
-        self.0.borrow_mut().execution.logs.push((level, message.to_owned()));
-    }
-}
-
-/// The script answered in the words of another protocol.
-fn wrong<T>(given: &Given) -> T {
-    resume_unwind(Box::new(Stop::Unscripted(format!("the scripted answer is of another kind: {given:?}"))))
 }

@@ -131,7 +131,7 @@ impl Player<'_> {
             played.memory_bytes_peak = played.memory_bytes_peak.max(report.memory_bytes_peak);
             played.logs = report.logs;
             match outcome {
-                Outcome::Crashed => {}
+                Outcome::Crashed | Outcome::Queued => {}
                 Outcome::Waiting { delay_ms } => rehearsal.advance(delay_ms),
                 outcome => return (rehearsal, outcome),
             }

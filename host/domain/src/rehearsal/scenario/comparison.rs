@@ -24,6 +24,7 @@ impl Comparison<'_> {
             Outcome::Blocked { reason } => format!("that it is blocked: {reason}"),
             Outcome::Waiting { .. } => "that it waits".into(),
             Outcome::Crashed => "that the process died".into(),
+            Outcome::Queued => "that its work lies in a queue".into(),
             Outcome::Broken(what) => what.clone(),
         };
         match (expect, outcome) {

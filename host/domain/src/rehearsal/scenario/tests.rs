@@ -55,7 +55,7 @@ fn run(rehearsal: &mut Rehearsal, path: &str) -> Outcome {
             },
         };
         match rehearsal.finish(end) {
-            Outcome::Crashed => {}
+            Outcome::Crashed | Outcome::Queued => {}
             outcome => return outcome,
         }
     }
