@@ -329,7 +329,7 @@ macro_rules! sites {
 }
 
 sites! {
-    /// Before the statement that claims steps.
+    /// Before the statement that claims steps, or that admits a run with its first step claimed.
     BeforeClaim = "before-claim",
     /// Steps are claimed, none has begun.
     AfterClaim = "after-claim",

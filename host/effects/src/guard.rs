@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod dispatch;
 mod journal;
+mod judge;
 mod patience;
 mod place;
 
@@ -27,12 +28,15 @@ use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use counterfoil_store::settle::{Change, OwnWrite};
 use counterfoil_store::{Store, StoreError};
 
-use self::connection::{Limits, Through};
+pub(crate) use self::connection::Known;
+use self::connection::{By, Connections, Limits};
+use self::dispatch::Dispatched;
+use self::judge::Judged;
 use self::patience::Patience;
 use self::place::{Place, Places};
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed, Purpose};
-use crate::kind::{self, Act, Ask, Prepared};
+use crate::kind::{self, Act, Prepared};
 use crate::secrets::Secrets;
 
 /// How the guard works.
@@ -53,6 +57,8 @@ pub struct GuardConfig {
 
 /// A journal that keeps moving between decision and dispatch is read anew this often.
 const DECISIONS_MAX: u32 = 8;
+/// A connection that keeps changing between judgement and dispatch is read anew this often.
+const JUDGEMENTS_MAX: u32 = 8;
 
 /// The one door out of every sandbox of this process.
 pub struct Guard {
@@ -68,6 +74,7 @@ pub(crate) struct Inner {
     executions: Executions,
     places: Places,
     patience: Patience,
+    connections: Connections,
 }
 
 impl Guard {
@@ -82,7 +89,9 @@ impl Guard {
         let executions = Executions::default();
         let places = Places::default();
         let patience = Patience::new(config.answer_wait);
-        let inner = Inner { store, client, secrets, config, faults, executions, places, patience };
+        let connections = Connections::default();
+        let inner =
+            Inner { store, client, secrets, config, faults, executions, places, patience, connections };
         Self { inner: Arc::new(inner) }
     }
 
@@ -146,6 +155,8 @@ struct Sendable {
 }
 
 enum Begun {
+    /// The connection may be another one by now.
+    JudgeAgain,
     Reply(EffectReply),
     Send(Box<Sendable>),
     /// Refused by a check that needs no network.
@@ -194,69 +205,16 @@ impl Inner {
             return Ok(EffectReply::Failed(EffectFailure::Denied(message)));
         }
         self.faults.reach(Site::BeforePrepare);
-        let (prepared, limits) = self.prepare(execution, &call, &placed.slot).await?;
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(message) => return Ok(EffectReply::Failed(EffectFailure::Denied(message))),
-        };
-        if is_verification {
-            return self.look_up(execution, &prepared, limits).await;
-        }
-        match self.begin(execution, &placed, &prepared, limits).await? {
-            Begun::Reply(reply) => Ok(reply),
-            Begun::Denied { number, message } => {
-                let recorded = Recorded::Failure(EffectFailure::Denied(message));
-                self.journal_unsent(
-                    execution,
-                    &placed,
-                    &prepared,
-                    number,
-                    Standing::Rejected(recorded.clone()),
-                )
-                .await;
-                Ok(recorded.into_reply())
+        // What is not dispatched is judged by the connection that is there now.
+        let is_look = is_verification || call.effective_safety() == Safety::ReadOnly;
+        let mut by = if is_look { By::Now } else { By::Last };
+        for _ in 0..JUDGEMENTS_MAX {
+            if let Some(reply) = self.judged_by(by, execution, &placed, &call).await? {
+                return Ok(reply);
             }
-            Begun::ReadOnly { number, place } => {
-                let reply = self.read(execution, &placed, &prepared, number).await;
-                drop(place);
-                reply
-            }
-            Begun::Send(sendable) => self.send(execution, *sendable, &prepared).await,
+            by = By::Now;
         }
-    }
-
-    /// Judges a call and makes it ready; and says what limits the calls through its connection.
-    async fn prepare<'a>(
-        &self,
-        execution: &Execution,
-        call: &'a EffectCall,
-        slot: &SlotKey,
-    ) -> Result<(Result<Prepared, String>, Limits<'a>), Stop> {
-        let context = &execution.context;
-        let through = match &call.connection {
-            Some(name) => self.through(context.fence.tenant, name).await?,
-            None => None,
-        };
-        let limits = through.as_ref().map_or_else(Limits::default, |through| Limits {
-            rate: call.connection.as_deref().filter(|_| through.connection.rate.is_some()),
-            in_flight: call.connection.as_deref().zip(through.connection.in_flight_max),
-        });
-        let (connection, secrets) = through
-            .map(|Through { connection, abilities, secrets }| ((connection, abilities), secrets))
-            .unzip();
-        let default_key = slot_of(context, slot).receipt_id(0).to_string();
-        let progress = execution.progress();
-        let prepared = kind::prepare(Ask {
-            context,
-            call,
-            connection,
-            secrets: secrets.unwrap_or_default(),
-            default_key,
-            policy: self.client.policy(),
-            timeout: self.config.timeout,
-            changes: &progress.changes,
-        });
-        Ok((prepared, limits))
+        Err(Stop::Database { message: "the connection of this call keeps changing".into() })
     }
 
     /// Decides from the journal and, where something is to be sent, makes the receipt durable first.
@@ -264,24 +222,20 @@ impl Inner {
         &self,
         execution: &Execution,
         placed: &Placed,
-        prepared: &Prepared,
+        judged: &Judged,
         mut limits: Limits<'_>,
     ) -> Result<Begun, Stop> {
+        let prepared = &judged.prepared;
         let mut place = None;
         self.load_journal(execution, false).await?;
         // Opened before the first dispatch statement, so that a COMMIT whose answer was lost cannot stretch it.
         let window = SendWindow::open(self.config.lease * 4 / 5);
         for _ in 0..DECISIONS_MAX {
-            let decision = {
-                let progress = execution.progress();
-                let journal = progress.journal.as_ref().ok_or(Stop::Rerun)?;
-                let call = Call {
-                    slot: &placed.slot,
-                    safety: prepared.facts.safety,
-                    request_hash: &prepared.facts.request_hash,
-                };
-                journal.decide(call, execution.asker(), |id| progress.begun.contains(&id))
-            };
+            let decision = Self::decide(execution, placed, prepared)?;
+            let is_plain = matches!(decision, Decision::Dispatch { resend: false, .. });
+            if judged.by == By::Last && !(is_plain && prepared.is_sent()) {
+                return Ok(Begun::JudgeAgain);
+            }
             let (number, lost, resend) = match decision {
                 Decision::HandOver(recorded) => {
                     Self::done_before(execution, prepared, &recorded);
@@ -317,16 +271,28 @@ impl Inner {
                 return Ok(Begun::ReadOnly { number, place });
             }
             let receipt = Self::receipt(execution, placed, prepared, number);
-            match self.dispatch(execution, &receipt, &lost, prepared).await? {
-                Some(receipt) => {
+            match self.dispatch(execution, &receipt, &lost, judged).await? {
+                Dispatched::Done(receipt) => {
                     self.faults.reach(Site::AfterDispatch);
-                    let sendable = Box::new(Sendable { receipt, window, place });
-                    return if prepared.is_queued() { Err(Stop::Queued) } else { Ok(Begun::Send(sendable)) };
+                    if prepared.is_queued() {
+                        return Err(Stop::Queued);
+                    }
+                    return Ok(Begun::Send(Box::new(Sendable { receipt: *receipt, window, place })));
                 }
-                None => self.load_journal(execution, true).await?,
+                Dispatched::Moved => self.load_journal(execution, true).await?,
+                Dispatched::ConnectionChanged => return Ok(Begun::JudgeAgain),
             }
         }
         Err(Stop::Database { message: "the journal of this step keeps moving".into() })
+    }
+
+    /// What the journal says of a call.
+    fn decide(execution: &Execution, placed: &Placed, prepared: &Prepared) -> Result<Decision, Stop> {
+        let progress = execution.progress();
+        let journal = progress.journal.as_ref().ok_or(Stop::Rerun)?;
+        let facts = &prepared.facts;
+        let call = Call { slot: &placed.slot, safety: facts.safety, request_hash: &facts.request_hash };
+        Ok(journal.decide(call, execution.asker(), |id| progress.begun.contains(&id)))
     }
 
     /// What becomes of a dispatch that needs no call, or may not make one.

@@ -20,12 +20,12 @@ use counterfoil_domain::receipt::RequestFacts;
 use counterfoil_domain::receipt::answer::Exchanged;
 use counterfoil_domain::receipt::request::{Canonical, Scope};
 use counterfoil_domain::workflow::definition::{Invariant, InvariantScope};
-use counterfoil_store::connection::Connection;
 use counterfoil_store::settle::Change;
 use counterfoil_store::{Store, StoreError};
 
 use crate::client::{Client, SendWindow};
 use crate::execution::ExecutionContext;
+use crate::guard::Known;
 use crate::secrets::Opened;
 
 /// A call, with what a kind judges it by.
@@ -33,7 +33,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) context: &'a ExecutionContext,
     pub(crate) call: &'a EffectCall,
     /// The connection that the call names, if the tenant has one of that name.
-    pub(crate) connection: Option<(Connection, Abilities)>,
+    pub(crate) connection: Option<&'a Known>,
     /// The connection's secrets. They leave with the call itself and stand nowhere else.
     pub(crate) secrets: Opened,
     /// The idempotency key of a call that names none.
@@ -58,6 +58,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether it leaves, once its receipt is durable.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.facts.safety != Safety::ReadOnly && matches!(self.act, Ok(Act::Exchange(_)))
+    }
+
     /// Whether it waits for a worker.
     pub(crate) fn is_queued(&self) -> bool {
         matches!(self.act, Ok(Act::Queue(_)))

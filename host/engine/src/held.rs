@@ -24,6 +24,8 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 struct State {
     leases: HashMap<LeaseId, Lease>,
+    /// Places of steps that are about to be leased.
+    reserved: u32,
     tenants: HashMap<TenantId, u32>,
     queues: HashMap<Queue, u32>,
     shares: Arc<Shares>,
@@ -47,9 +49,22 @@ struct Waiting {
 impl State {
     fn let_go(&mut self, lease: LeaseId) -> Option<Lease> {
         let gone = self.leases.remove(&lease)?;
-        take_one(&mut self.tenants, gone.queue.tenant);
-        take_one(&mut self.queues, gone.queue);
+        self.uncount(gone.queue);
         Some(gone)
+    }
+
+    fn count(&mut self, queue: Queue) {
+        *self.tenants.entry(queue.tenant).or_default() += 1;
+        *self.queues.entry(queue).or_default() += 1;
+    }
+
+    fn uncount(&mut self, queue: Queue) {
+        take_one(&mut self.tenants, queue.tenant);
+        take_one(&mut self.queues, queue);
+    }
+
+    fn len(&self) -> usize {
+        self.leases.len() + self.reserved as usize
     }
 
     fn in_flight(&self, queue: &Queue) -> (u32, u32) {
@@ -96,8 +111,7 @@ impl Held {
     pub(crate) fn add(&self, fence: Fence, queue: Queue) -> CancellationToken {
         let lost = CancellationToken::new();
         let mut state = self.state();
-        *state.tenants.entry(queue.tenant).or_default() += 1;
-        *state.queues.entry(queue).or_default() += 1;
+        state.count(queue);
         state.leases.insert(fence.lease, Lease { fence, queue, lost: lost.clone() });
         lost
     }
@@ -105,6 +119,35 @@ impl Held {
     /// Lets a lease go, and whoever waits for room know.
     pub(crate) fn remove(&self, fence: &Fence) {
         self.state().let_go(fence.lease);
+        self.tell();
+    }
+
+    /// Takes a place for a step that is not leased yet. False if there is none, or somebody waits for it, or its line has all
+    /// that it may have.
+    pub(crate) fn reserve(&self, queue: Queue, in_flight_max: u32) -> bool {
+        let mut state = self.state();
+        let (of_tenant, of_queue) = state.in_flight(&queue);
+        let may = state.shares.of_tenant(queue.tenant).room(of_tenant) > 0
+            && state.shares.of_workflow(&queue).room(of_queue) > 0;
+        let is_free = may && state.waiting.workflows.is_empty() && state.len() < in_flight_max as usize;
+        if is_free {
+            state.count(queue);
+            state.reserved += 1;
+        }
+        is_free
+    }
+
+    /// Gives a reserved place back.
+    pub(crate) fn give_back(&self, queue: Queue) {
+        {
+            let mut state = self.state();
+            state.uncount(queue);
+            state.reserved -= 1;
+        }
+        self.tell();
+    }
+
+    fn tell(&self) {
         self.changed.notify_waiters();
         self.changed.notify_one();
     }
@@ -158,8 +201,9 @@ impl Held {
             )
     }
 
+    /// Steps that have a place.
     pub(crate) fn len(&self) -> usize {
-        self.state().leases.len()
+        self.state().len()
     }
 
     /// Waits until a lease has been let go.

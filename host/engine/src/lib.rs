@@ -12,6 +12,7 @@ mod emit_node;
 mod execute;
 mod held;
 mod http_node;
+mod keep;
 mod known;
 mod listen;
 mod prepare;
@@ -115,6 +116,7 @@ impl Engine {
                 stopping.cancel();
             }
         });
+        inner.store.keep_first_steps(keep::keeper(inner));
         let renewing = CancellationToken::new();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
         let ((), (), (), (), (), asking) = tokio::join!(

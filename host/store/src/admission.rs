@@ -1,28 +1,37 @@
 //! What comes in becomes a run, or a refusal with its reason, once.
 
+mod keep;
 mod refusal;
 mod together;
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
+use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{RunId, TenantId, WorkflowId, WorkflowVersionId};
+use counterfoil_domain::id::{HostId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+pub(crate) use self::keep::Keeping;
+pub use self::keep::{Keep, Keeper};
 pub use self::refusal::Refusal;
 pub(crate) use self::refusal::flush_refusals;
 use self::refusal::{insert_refusals, of};
-pub(crate) use self::together::{Together, flush_admissions};
+pub(crate) use self::together::{Together, Wanted, flush_admissions};
 
 use crate::container::insert_containers;
 use crate::error::Row;
-use crate::run::Trigger;
-use crate::settle::{Inline, NewStep, OpenArrays, RunEnd, SettledStep, check_depth, insert_inline};
+use crate::run::{RunContext, Trigger};
+use crate::settle::{
+    Inline, Kept, NewStep, OpenArrays, RunEnd, SettledStep, check_depth, first_ready, insert_inline,
+};
+use crate::step::Claimed;
 use crate::transaction::{Tx, begin, undo};
-use crate::value::Exact;
-use crate::{Store, StoreError};
+use crate::value::{self, Exact};
+use crate::{Store, StoreError, tenant};
 
 /// A run to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,12 +89,15 @@ impl Store {
         let outputs = admission.inline.iter().filter_map(|step| step.output.as_ref());
         let end = admission.end.as_ref().and_then(|end| end.output.as_ref());
         check_depth(outputs.chain(end).chain([&admission.input]))?;
-        let mut admitted = self.inner.admissions.submit(admission.clone()).await?;
+        let wanted = Wanted { keep: self.place_for(admission), admission: admission.clone() };
+        let Together { mut admitted, is_kept } = self.inner.admissions.submit(wanted).await?;
         for _ in 0..TRIES_MAX {
             match admitted {
                 // Its own run stands there already where the answer to an earlier commit was lost.
                 Some(Admitted::Started(run) | Admitted::Exists(run)) if run == admission.run => {
-                    self.wake_admitted(admission);
+                    if !is_kept || admission.open.len() > 1 {
+                        self.wake_admitted(admission);
+                    }
                     return Ok(Admitted::Started(run));
                 }
                 Some(admitted) => return Ok(admitted),
@@ -98,6 +110,22 @@ impl Store {
 }
 
 impl Admission {
+    /// The run as its first step finds it, whose admission is whole in one statement.
+    fn begun(&self, first: &Kept, limits: WantedLimits) -> RunContext {
+        RunContext {
+            run: self.run,
+            lineage: self.run.0.into(),
+            workflow: self.workflow,
+            version: self.version,
+            event: self.event.clone(),
+            input: self.input.clone(),
+            admitted_at: first.since,
+            depth: 0,
+            limits,
+            outputs: vec![],
+        }
+    }
+
     /// Its steps that were never open.
     fn inline_steps(&self) -> impl Iterator<Item = Inline<'_>> {
         let (tenant, run) = (self.tenant, self.run);
@@ -108,7 +136,7 @@ impl Admission {
 /// Admits a run in a transaction of its own. None if somebody else committed what stands in the way after this looked.
 async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>, StoreError> {
     // Whatever stands in its way then is told below.
-    if is_one_statement(admission) && insert(&mut *pool.acquire().await?, admission).await? {
+    if is_one_statement(admission) && at_once(pool, admission, None).await?.is_some() {
         return Ok(Some(Admitted::Started(admission.run)));
     }
     let mut tx = begin(pool).await?;
@@ -124,13 +152,23 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
         tx.commit().await?;
         return Ok(Some(Admitted::Refused { code, detail }));
     }
-    if !insert(&mut tx, admission).await? {
+    if insert(&mut tx, admission, None).await?.is_none() {
         return undo(tx, None).await;
     }
     insert_inline(&mut tx, &admission.inline_steps().collect::<Vec<_>>()).await?;
     insert_containers(&mut tx, admission.tenant, admission.run, &admission.open).await?;
     tx.commit().await?;
     Ok(Some(Admitted::Started(admission.run)))
+}
+
+/// Admits a run in one statement, with its first step leased if there is a place for that. None if something stands in the
+/// way.
+async fn at_once(
+    pool: &PgPool,
+    admission: &Admission,
+    keep: Option<(HostId, Duration)>,
+) -> Result<Option<Option<(Claimed, RunContext)>>, StoreError> {
+    insert(&mut *pool.acquire().await?, admission, keep).await
 }
 
 /// Whether nothing but its own start key can stand in its way, and everything of it goes into one statement: that inserts
@@ -236,12 +274,17 @@ fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
     }
 }
 
-/// Inserts the run with its open steps and its delivery. False if something of it is there already: then the transaction is of
-/// no use any more.
-async fn insert(connection: &mut PgConnection, admission: &Admission) -> Result<bool, StoreError> {
+/// Inserts the run with its open steps and its delivery, and leases the first step that is ready, if somebody keeps that. None
+/// if something of it is there already: then the transaction is of no use any more.
+async fn insert(
+    connection: &mut PgConnection,
+    admission: &Admission,
+    keep: Option<(HostId, Duration)>,
+) -> Result<Option<Option<(Claimed, RunContext)>>, StoreError> {
     let (event, ordinal) = admission.trigger.columns();
     let open = OpenArrays::new(admission.run, &admission.open);
     let end = admission.end.as_ref();
+    let first = keep.and_then(|_| first_ready(&admission.open));
     let inserted = sqlx::query!(
         // The unique keys are the backstop: of two that looked before either wrote, one inserts nothing here.
         r#"WITH run AS (
@@ -262,16 +305,28 @@ async fn insert(connection: &mut PgConnection, admission: &Admission) -> Result<
              ON CONFLICT DO NOTHING
              RETURNING run_id
          ), opened AS (
-             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt)
+             INSERT INTO open_steps (tenant_id, id, run_id, workflow_id, lineage, node, iteration, wait, block, vt,
+                 lease_id, host_id, first_started_at, started_at)
              SELECT run.tenant_id, s.id, run.id, $3, run.id, s.node, s.iteration::int[], s.wait, s.block,
-                 CASE WHEN s.wait = 'child' THEN 'infinity' ELSE COALESCE(s.until, now() + s.delay) END
+                 CASE WHEN s.id = $23 THEN now() + $25 WHEN s.wait = 'child' THEN 'infinity'
+                      ELSE COALESCE(s.until, now() + s.delay) END,
+                 CASE WHEN s.id = $23 THEN gen_random_uuid() END,
+                 CASE WHEN s.id = $23 THEN $24::uuid END,
+                 CASE WHEN s.id = $23 THEN now() END,
+                 CASE WHEN s.id = $23 THEN now() END
              FROM run CROSS JOIN UNNEST(
                  $16::uuid[], $17::text[], $18::text[], $19::text[], $20::interval[], $21::bytea[], $22::timestamptz[]
              ) AS s (id, node, iteration, wait, delay, block, until)
+             RETURNING lease_id, started_at, vt, workflow_id
          )
          SELECT (SELECT count(*) FROM run) = 1
             AND (SELECT count(*) FROM open_run) = ($12 IS NULL)::int
-            AND (SELECT count(*) FROM delivery) = ($7 IS NOT NULL)::int AS "whole!""#,
+            AND (SELECT count(*) FROM delivery) = ($7 IS NOT NULL)::int AS "whole!",
+            kept.lease_id AS "lease?", kept.started_at AS "since?", kept.vt AS "until?", kept.workflow_id AS "workflow?",
+            t.memory_bytes_max AS "memory_bytes_max?", t.cpu_ms_max AS "cpu_ms_max?", t.wall_ms_max AS "wall_ms_max?"
+         FROM (SELECT) AS one
+         LEFT JOIN opened kept ON kept.lease_id IS NOT NULL
+         LEFT JOIN tenants t ON t.id = $1 AND kept.lease_id IS NOT NULL"#,
         admission.tenant.0,
         admission.run.0,
         admission.workflow.0,
@@ -294,8 +349,18 @@ async fn insert(connection: &mut PgConnection, admission: &Admission) -> Result<
         &open.delays,
         &open.blocks as &[Option<Vec<u8>>],
         &open.untils as &[Option<DateTime<Utc>>],
+        first.map(|(index, _)| open.ids[index]),
+        keep.map(|(host, _)| host.0),
+        keep.map(|(_, lease)| value::interval(lease)),
     )
     .fetch_one(&mut *connection)
     .await?;
-    Ok(inserted.whole)
+    if !inserted.whole {
+        return Ok(None);
+    }
+    let kept = Kept::of(inserted.lease, inserted.since, inserted.until, inserted.workflow);
+    let Some((kept, (_, first))) = kept.zip(first) else { return Ok(Some(None)) };
+    let limits = [inserted.memory_bytes_max, inserted.cpu_ms_max, inserted.wall_ms_max];
+    let run = admission.begun(&kept, tenant::limits(admission.tenant, limits)?);
+    Ok(Some(Some((kept.claimed(admission.tenant, run.run, run.lineage, first), run))))
 }

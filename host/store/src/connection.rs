@@ -38,7 +38,7 @@ pub struct Connection {
     pub in_flight_max: Option<u32>,
     /// Its secrets, sealed, by name.
     pub secrets: Vec<SealedSecret>,
-    /// When it was set, by the database's clock.
+    /// When it was set, by the database's clock. Another one each time.
     pub updated_at: DateTime<Utc>,
 }
 
@@ -131,7 +131,9 @@ impl Store {
              VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT (tenant_id, name) DO UPDATE SET base_url = excluded.base_url,
                  allowed_hosts = excluded.allowed_hosts, abilities = excluded.abilities,
-                 in_flight_max = excluded.in_flight_max, updated_at = now()",
+                 in_flight_max = excluded.in_flight_max,
+                 -- Never the same twice: calls that were judged by the one before are told by it.
+                 updated_at = GREATEST(now(), connections.updated_at + interval '1 microsecond')",
             tenant.0,
             connection.name,
             connection.base_url,

@@ -53,7 +53,7 @@ pub mod workflow;
 pub use self::error::StoreError;
 pub use self::page::Page;
 
-use self::admission::{Admission, Refusal};
+use self::admission::Refusal;
 use self::gather::Gather;
 use self::receipt::{Flushed, Wanted};
 use self::settle::{Answered, Settlement, Together};
@@ -101,7 +101,8 @@ struct Inner {
     faults: Arc<dyn Faults>,
     waker: Waker,
     connections: Gather<connection::Named, connection::Read>,
-    admissions: Gather<Admission, admission::Together>,
+    admissions: Gather<admission::Wanted, admission::Together>,
+    keeping: admission::Keeping,
     refusals: Gather<Vec<Refusal>, bool>,
     dispatches: Gather<Wanted, Flushed>,
     answers: Gather<Transition, Answered>,
@@ -160,7 +161,11 @@ impl Store {
                 Arc::clone(&faults),
             )),
             connections: Gather::start(connection::flush_reads(pool_of_writers.clone())),
-            admissions: Gather::start(admission::flush_admissions(pool_of_writers.clone())),
+            admissions: Gather::start(admission::flush_admissions(
+                pool_of_writers.clone(),
+                Arc::clone(&faults),
+            )),
+            keeping: admission::Keeping::default(),
             refusals: Gather::start(admission::flush_refusals(pool_of_writers.clone())),
             pool: pool_of_writers,
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),

@@ -40,6 +40,8 @@ pub struct Dispatch<'a> {
     pub lose: &'a [Transition],
     /// The invariant that allows the content once, if one does.
     pub guard: Option<&'a str>,
+    /// When the connection was set that it was judged by; none if it goes through none.
+    pub connection_set_at: Option<DateTime<Utc>>,
     /// Time after which the request can no longer arrive.
     pub absence_known_after: Duration,
     /// Earlier answers of this execution, which must be durable first.
@@ -58,6 +60,8 @@ pub enum DispatchVerdict {
     Stale,
     /// The slot is not as it was expected: read the journal and decide again.
     Moved,
+    /// The connection has been changed or removed since the call was judged by it: judge it again.
+    ConnectionChanged,
     /// Another receipt guards the same content.
     Duplicate {
         /// Which.

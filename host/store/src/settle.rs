@@ -25,6 +25,7 @@ use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
 use counterfoil_domain::workflow::advance::Container;
 use serde_json::Value;
 
+pub(crate) use self::advance::{Kept, first_ready};
 pub(crate) use self::answer::{Written, write};
 pub(crate) use self::answers::{Answered, flush_answers};
 pub(crate) use self::inline::{Inline, insert_inline};

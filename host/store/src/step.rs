@@ -226,10 +226,17 @@ impl Store {
             r#"WITH mine AS (
                  SELECT s.tenant_id, s.id, s.lease_id
                  FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[]) AS f (tenant_id, id, lease_id)
-                 JOIN open_steps s USING (tenant_id, id, lease_id)
+                 CROSS JOIN LATERAL (
+                     SELECT tenant_id, id, lease_id FROM open_steps
+                     WHERE tenant_id = f.tenant_id AND id = f.id AND lease_id = f.lease_id
+                     OFFSET 0
+                 ) s
              ), free AS (
-                 SELECT s.tenant_id, s.id FROM open_steps s JOIN mine USING (tenant_id, id, lease_id)
-                 FOR UPDATE OF s SKIP LOCKED
+                 SELECT s.tenant_id, s.id FROM mine CROSS JOIN LATERAL (
+                     SELECT tenant_id, id FROM open_steps
+                     WHERE tenant_id = mine.tenant_id AND id = mine.id AND lease_id = mine.lease_id
+                     FOR UPDATE SKIP LOCKED
+                 ) s
              ), renewed AS (
                  UPDATE open_steps s SET vt = now() + $4 FROM free
                  WHERE s.tenant_id = free.tenant_id AND s.id = free.id

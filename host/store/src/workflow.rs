@@ -169,8 +169,6 @@ pub struct ActiveVersion {
     pub number: u32,
     /// The compiled plan.
     pub plan: Value,
-    /// The definition.
-    pub definition: Value,
     /// The workflow is paused.
     pub paused: bool,
 }

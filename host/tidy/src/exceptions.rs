@@ -19,6 +19,11 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: "deserializes machine code that this host has compiled and authenticated",
     },
     Exception {
+        subject: "host/store/src/admission.rs",
+        says: "`insert`",
+        reason: "one statement, with an argument for each column",
+    },
+    Exception {
         subject: "host/store/src/receipt/dispatch/many.rs",
         says: "`flush`",
         reason: "one statement over arrays, with an argument for each column",

@@ -1,5 +1,10 @@
 //! The connection that a call goes through: what it declares, its secrets, and the room within its rate.
+//!
+//! A call is judged by the connection as it was last read, which costs no look at the database; that it is still so, the
+//! dispatch itself finds out. Whatever does not end in a dispatch is judged by the connection as it is.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use counterfoil_domain::connection::Abilities;
@@ -18,11 +23,53 @@ const LOOK_EVERY: Duration = Duration::from_mins(5);
 /// Longest wait with a sandbox held: a few calls at a rate of one a second, and a part of the time for an asking.
 const WAIT_MS_MAX: u64 = 5_000;
 
+/// Connections kept in memory.
+const KEPT_MAX: usize = 1_000;
+
+/// A connection as it was read.
+pub(crate) struct Known {
+    pub(crate) connection: Connection,
+    pub(crate) abilities: Abilities,
+}
+
+/// Connections as they were read last, by tenant and name.
+#[derive(Default)]
+pub(super) struct Connections(Mutex<HashMap<TenantId, HashMap<String, Arc<Known>>>>);
+
+/// Which connection a call is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// The one that was read last.
+    Last,
+    /// The one that is there now.
+    Now,
+}
+
 /// A connection, read and opened for one call.
 pub(super) struct Through {
-    pub(super) connection: Connection,
-    pub(super) abilities: Abilities,
+    pub(super) known: Arc<Known>,
     pub(super) secrets: Opened,
+    /// Whether it was read for this call.
+    pub(super) by: By,
+}
+
+impl Connections {
+    fn kept(&self) -> MutexGuard<'_, HashMap<TenantId, HashMap<String, Arc<Known>>>> {
+        // Every value is whole by itself, whatever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self, tenant: TenantId, name: &str) -> Option<Arc<Known>> {
+        self.kept().get(&tenant)?.get(name).cloned()
+    }
+
+    fn keep(&self, tenant: TenantId, known: &Arc<Known>) {
+        let mut kept = self.kept();
+        if kept.values().map(HashMap::len).sum::<usize>() >= KEPT_MAX {
+            kept.clear();
+        }
+        kept.entry(tenant).or_default().insert(known.connection.name.clone(), Arc::clone(known));
+    }
 }
 
 /// What limits the calls through a connection, with its name; each is asked for once a call.
@@ -63,8 +110,20 @@ impl Inner {
         Ok(place)
     }
 
-    /// Reads a connection. None if the tenant has none of that name.
-    pub(super) async fn through(&self, tenant: TenantId, name: &str) -> Result<Option<Through>, Stop> {
+    /// A connection to judge a call by. None if the tenant has none of that name.
+    pub(super) async fn through(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        by: By,
+    ) -> Result<Option<Through>, Stop> {
+        if by == By::Last
+            && let Some(known) = self.connections.last(tenant, name)
+            // Sealed with a key that is gone meanwhile, they are sealed anew by now.
+            && let Ok(secrets) = self.secrets.open(tenant, &known.connection)
+        {
+            return Ok(Some(Through { known, secrets, by: By::Last }));
+        }
         let found = self.store.connection(tenant, name).await.map_err(database)?;
         let Some(connection) = found else { return Ok(None) };
         let abilities =
@@ -79,7 +138,9 @@ impl Inner {
             );
             Stop::Database { message: format!("the secrets of connection `{name}` do not open") }
         })?;
-        Ok(Some(Through { connection, abilities, secrets }))
+        let known = Arc::new(Known { connection, abilities });
+        self.connections.keep(tenant, &known);
+        Ok(Some(Through { known, secrets, by: By::Now }))
     }
 
     /// Takes room for one call of an execution that cannot come back for its turn, and waits for it here if that is not

@@ -10,9 +10,19 @@ use counterfoil_store::StoreError;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
 use counterfoil_store::worker::NewTask;
 
-use super::{Inner, database, lost_host};
+use super::{Inner, Judged, database, lost_host};
 use crate::execution::Execution;
 use crate::kind::{Act, Prepared, Task, guarding};
+
+/// What came of a wish to dispatch.
+pub(super) enum Dispatched {
+    /// The receipt is durable.
+    Done(Box<Receipt>),
+    /// The journal has moved, and must be read again.
+    Moved,
+    /// The connection has changed, and the call must be judged again.
+    ConnectionChanged,
+}
 
 impl Inner {
     async fn make_durable(
@@ -30,14 +40,15 @@ impl Inner {
         }
     }
 
-    /// Makes `receipt` durable as dispatched. `None`: the journal has moved and must be read again.
+    /// Makes `receipt` durable as dispatched, or says what stands in the way.
     pub(super) async fn dispatch(
         &self,
         execution: &Execution,
         receipt: &Receipt,
         lost: &[EffectId],
-        prepared: &Prepared,
-    ) -> Result<Option<Receipt>, Stop> {
+        judged: &Judged,
+    ) -> Result<Dispatched, Stop> {
+        let prepared = &judged.prepared;
         let context = &execution.context;
         let (expected, lost_first) = {
             let progress = execution.progress();
@@ -58,6 +69,7 @@ impl Inner {
             expected: &expected,
             lose: &lost_first,
             guard,
+            connection_set_at: judged.connection_set_at,
             absence_known_after: self.config.lease + prepared.total + self.config.absence_margin,
             writes: &unwritten,
         };
@@ -81,9 +93,10 @@ impl Inner {
                     }
                     journal.put(receipt.clone());
                 }
-                Ok(Some(receipt))
+                Ok(Dispatched::Done(Box::new(receipt)))
             }
-            Ok(DispatchVerdict::Moved) => Ok(None),
+            Ok(DispatchVerdict::Moved) => Ok(Dispatched::Moved),
+            Ok(DispatchVerdict::ConnectionChanged) => Ok(Dispatched::ConnectionChanged),
             Ok(DispatchVerdict::Stale) => Err(Stop::Stale),
             Ok(DispatchVerdict::Rerun) => Err(Stop::Rerun),
             Ok(DispatchVerdict::Duplicate { held_by }) => Err(Stop::Failed {
@@ -91,7 +104,7 @@ impl Inner {
                 message: format!("effect `{}` repeats what {held_by} guards", receipt.slot),
             }),
             // The COMMIT may have come through: the journal knows.
-            Err(error) if error.is_transient() => Ok(None),
+            Err(error) if error.is_transient() => Ok(Dispatched::Moved),
             Err(error) => Err(database(error)),
         }
     }

@@ -9,10 +9,10 @@ use counterfoil_domain::outbound::{Destination, Reach, Refusal, judge_headers, j
 use counterfoil_domain::receipt::RequestFacts;
 use counterfoil_domain::receipt::answer::Exchanged;
 use counterfoil_domain::receipt::request::http_facts;
-use counterfoil_store::connection::Connection;
 
 use super::{Act, Ask, Exchange, Outside, Prepared, grants, scope, total};
 use crate::client::{self, Budget, NotSent, NotSentKind, WireRequest};
+use crate::guard::Known;
 use crate::secrets::Opened;
 
 /// A request that may be sent, without what the host injects.
@@ -35,7 +35,7 @@ pub(super) fn prepare(ask: Ask<'_>, request: &HttpRequest) -> Prepared {
     let shown = destination.as_ref().map_or_else(|_| request.url.clone(), |it| it.url().to_string());
     let total = total(&ask);
     let scope = scope(ask.context, "http");
-    let abilities = ask.connection.map(|(_, abilities)| abilities).unwrap_or_default();
+    let abilities = ask.connection.map(|known| known.abilities.clone()).unwrap_or_default();
     let key = ask.call.idempotency_key.clone().or(header_key);
     let wire = destination.and_then(|destination| {
         let total_ms_max = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
@@ -88,14 +88,14 @@ fn without_key_header(request: &HttpRequest) -> (HttpRequest, Option<String>) {
 
 fn destination(ask: &Ask<'_>, safety: Safety, request: &HttpRequest) -> Result<Destination, String> {
     let (grants, policy) = (grants(ask, safety), ask.policy);
-    let reach = match (&ask.call.connection, &ask.connection) {
+    let reach = match (&ask.call.connection, ask.connection) {
         (Some(name), None) => return Err(format!("there is no connection `{name}`")),
-        (Some(name), Some((Connection { base_url, allowed_hosts, .. }, _))) => {
+        (Some(name), Some(Known { connection, .. })) => {
             if grants.is_some_and(|mut grants| !grants.any(|grant| grant.connections.contains(name))) {
                 let safety = safety.name();
                 return Err(format!("the block's descriptor declares no {safety} effect on `{name}`"));
             }
-            Reach::of_connection(base_url, allowed_hosts, policy)
+            Reach::of_connection(&connection.base_url, &connection.allowed_hosts, policy)
         }
         (None, _) => match grants {
             // The workflow's author wrote the URL; the address policy still judges it.

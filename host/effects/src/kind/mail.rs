@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::{Act, Ask, Exchange, Outside, Prepared, grants, scope, total};
 use crate::client::{Budget, MailExchange, NotSent, NotSentKind, Reply, WireMail};
+use crate::guard::Known;
 use crate::secrets::Opened;
 
 /// Bytes of a recipient and of a subject that a preview shows.
@@ -45,7 +46,7 @@ pub(super) fn prepare(mut ask: Ask<'_>, message: &MailMessage) -> Prepared {
     let letter = letter(&ask, secrets, message, total);
     let scope = scope(ask.context, "mail");
     let facts = canonical(&ask, message).facts(Safety::AtMostOnce, ask.default_key, scope);
-    let abilities = ask.connection.map(|(_, abilities)| abilities).unwrap_or_default();
+    let abilities = ask.connection.map(|known| known.abilities.clone()).unwrap_or_default();
     Prepared { facts, act: letter.map(|letter| Act::Exchange(Box::new(letter))), abilities, total }
 }
 
@@ -91,8 +92,8 @@ fn letter(ask: &Ask<'_>, secrets: Opened, message: &MailMessage, total: Duration
     if ask.call.idempotency_key.is_some() {
         return Err("no mail server recognises a repeat: a message takes no idempotency key".into());
     }
-    let (connection, abilities) =
-        ask.connection.as_ref().ok_or_else(|| format!("there is no connection `{name}`"))?;
+    let Known { connection, abilities } =
+        ask.connection.ok_or_else(|| format!("there is no connection `{name}`"))?;
     judge_message(message)?;
     let letter = Letter {
         server: server(ask, connection, abilities)?,

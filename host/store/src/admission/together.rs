@@ -5,13 +5,15 @@
 
 use std::collections::HashSet;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use counterfoil_domain::ports::{Faults, Site};
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::refusal::{insert_refusals, of};
-use super::{Admission, Admitted, Before, alone, is_exclusive, record_lock, refusal};
+use super::{Admission, Admitted, Before, Keep, alone, at_once, is_exclusive, record_lock, refusal};
 use crate::StoreError;
 use crate::container::insert_containers;
 use crate::error::Row;
@@ -20,38 +22,86 @@ use crate::settle::{OpenArrays, insert_inline};
 use crate::transaction::{Tx, begin, undo};
 use crate::value::json_text;
 
-/// What came of an admission among others; none if it must be made by itself.
-pub(crate) type Together = Option<Admitted>;
+/// A run to be, and a place for its first step.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) admission: Admission,
+    pub(crate) keep: Option<Keep>,
+}
+
+/// What came of an admission.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Together {
+    /// None if it must be made by itself.
+    pub(crate) admitted: Option<Admitted>,
+    /// Its first step has begun.
+    pub(crate) is_kept: bool,
+}
+
+impl From<Option<Admitted>> for Together {
+    fn from(admitted: Option<Admitted>) -> Self {
+        Self { admitted, is_kept: false }
+    }
+}
 
 /// Admits runs as they come.
 pub(crate) fn flush_admissions(
     pool: PgPool,
-) -> impl Fn(Vec<Admission>) -> Pin<Box<dyn Future<Output = Vec<Together>> + Send>> + Clone + Send + 'static {
-    move |admissions| {
-        let pool = pool.clone();
+    faults: Arc<dyn Faults>,
+) -> impl Fn(Vec<Wanted>) -> Pin<Box<dyn Future<Output = Vec<Together>> + Send>> + Clone + Send + 'static {
+    move |wanted| {
+        let (pool, faults) = (pool.clone(), Arc::clone(&faults));
         Box::pin(async move {
-            let flushed = match admissions.as_slice() {
-                [one] => alone(&pool, one).await.map(|admitted| vec![admitted]),
-                many => flush(&pool, many).await,
+            // Where many come at once, their steps are claimed, which shares the host fairly.
+            let (admissions, mut places): (Vec<_>, Vec<_>) =
+                wanted.into_iter().map(|wanted| (wanted.admission, wanted.keep)).unzip();
+            let flushed = match (admissions.as_slice(), places.as_mut_slice()) {
+                ([one], [place]) => {
+                    by_itself(&pool, &*faults, one, place.take()).await.map(|admitted| vec![admitted])
+                }
+                (many, _) => flush(&pool, many).await,
             };
             flushed.unwrap_or_else(|error| {
                 // Each is tried by itself, so that one bad row fails none but its own.
                 tracing::debug!(error = &error as &dyn std::error::Error, "runs were not admitted together");
-                vec![None; admissions.len()]
+                vec![Together::default(); admissions.len()]
             })
         })
     }
 }
 
+/// Admits one, and begins its first step if there is a place for that: here, so that it begins even if whoever admits it is
+/// gone.
+async fn by_itself(
+    pool: &PgPool,
+    faults: &dyn Faults,
+    admission: &Admission,
+    keep: Option<Keep>,
+) -> Result<Together, StoreError> {
+    let Some(Keep { host, lease, take }) = keep else { return Ok(alone(pool, admission).await?.into()) };
+    faults.reach(Site::BeforeClaim);
+    match at_once(pool, admission, Some((host, lease))).await? {
+        Some(first) => {
+            let is_kept = first.is_some();
+            if let Some((step, run)) = first {
+                faults.reach(Site::AfterClaim);
+                take(step, run);
+            }
+            Ok(Together { admitted: Some(Admitted::Started(admission.run)), is_kept })
+        }
+        None => Ok(alone(pool, admission).await?.into()),
+    }
+}
+
 async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>, StoreError> {
-    let mut flushed = vec![None; admissions.len()];
+    let mut flushed = vec![Together::default(); admissions.len()];
     let going = first_of_each(admissions);
     let mut tx = begin(pool).await?;
     hold_records(&mut tx, &going).await?;
     let before = before(&mut tx, &going).await?;
     let (mut wanted, mut refused) = (vec![], vec![]);
     for ((n, admission), before) in going.into_iter().zip(before) {
-        flushed[n] = Some(match (refusal(admission, &before), before.admitted) {
+        flushed[n].admitted = Some(match (refusal(admission, &before), before.admitted) {
             (_, Some(admitted)) => admitted,
             (Some((code, detail)), None) => {
                 if let Trigger::Event { event, .. } = admission.trigger {
@@ -67,7 +117,7 @@ async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>,
     }
     insert_refusals(&mut tx, &refused).await?;
     if !wanted.is_empty() && !insert(&mut tx, &wanted).await? {
-        return undo(tx, vec![None; admissions.len()]).await;
+        return undo(tx, vec![Together::default(); admissions.len()]).await;
     }
     let inline = wanted.iter().flat_map(|admission| admission.inline_steps());
     insert_inline(&mut tx, &inline.collect::<Vec<_>>()).await?;

@@ -31,6 +31,7 @@ pub(crate) struct Wanted {
     receipt: Receipt,
     is_guarded: bool,
     absence_known_after: Duration,
+    connection_set_at: Option<DateTime<Utc>>,
 }
 
 impl Wanted {
@@ -40,13 +41,14 @@ impl Wanted {
             receipt: dispatch.receipt.clone(),
             is_guarded: dispatch.guard.is_some(),
             absence_known_after: dispatch.absence_known_after,
+            connection_set_at: dispatch.connection_set_at,
         }
     }
 }
 
 impl Store {
-    /// Makes a receipt durable as dispatched, if the step is still this execution's, the slot is as it was expected, and no
-    /// other receipt guards the same content. Of two contenders for guarded content exactly one is told to send.
+    /// Makes a receipt durable as dispatched, if the step is still this execution's, the slot is as it was expected, the
+    /// connection as it was when the call was judged, and no other receipt guards the same content. Of two contenders for guarded content exactly one is told to send.
     pub async fn dispatch(&self, dispatch: &Dispatch<'_>) -> Result<DispatchVerdict, StoreError> {
         let is_first = dispatch.receipt.dispatch_number == 0
             && dispatch.expected.is_empty()
@@ -200,7 +202,8 @@ async fn send_or_say_why(
     Ok(DispatchVerdict::Moved)
 }
 
-/// Inserts the receipt, fenced on the lease. None if the step is not held, the receipt exists, or its content is guarded.
+/// Inserts the receipt, fenced on the lease. None if the step is not held, the connection has changed, the receipt exists, or
+/// its content is guarded.
 async fn insert_dispatched(
     connection: &mut PgConnection,
     wanted: &Wanted,
@@ -231,6 +234,8 @@ async fn insert_dispatched(
                    AND older.slot_ordinal IS NOT DISTINCT FROM $11),
              now(), now() + $24
          FROM step
+         WHERE $25::timestamptz IS NULL OR EXISTS (
+             SELECT FROM connections c WHERE c.tenant_id = $1 AND c.name = $17 AND c.updated_at = $25)
          ON CONFLICT DO NOTHING
          RETURNING dispatched_at AS "dispatched_at!""#,
         receipt.tenant.0,
@@ -257,6 +262,7 @@ async fn insert_dispatched(
         Exact(&request.preview) as Exact<'_>,
         wanted.is_guarded,
         value::interval(wanted.absence_known_after),
+        wanted.connection_set_at,
     )
     .fetch_optional(&mut *connection)
     .await?;
@@ -281,6 +287,9 @@ async fn why_not(
              same.iteration AS "same_iteration?",
              same.slot_label, same.slot_ordinal,
              same.dispatch_number AS "same_number?",
+             $6::timestamptz IS NULL OR EXISTS (
+                 SELECT FROM connections c
+                 WHERE c.tenant_id = $1 AND c.name = $7 AND c.updated_at = $6) AS "is_as_judged!",
              (SELECT id FROM receipts
               WHERE tenant_id = $1 AND content_key = $5 AND guarded AND NOT released) AS guard
          FROM (SELECT) AS one
@@ -290,6 +299,8 @@ async fn why_not(
         dispatch.fence.lease.0,
         receipt.id.0,
         &receipt.request.content_key,
+        dispatch.connection_set_at,
+        receipt.request.connection,
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -310,6 +321,9 @@ async fn why_not(
             Some((what, _)) => Err(StoreError::IdentityMismatch { receipt: receipt.id, what }),
             None => Ok(Some(DispatchVerdict::Moved)),
         };
+    }
+    if !found.is_as_judged {
+        return Ok(Some(DispatchVerdict::ConnectionChanged));
     }
     Ok(found.guard.map(|held_by| DispatchVerdict::Duplicate { held_by: held_by.into() }))
 }

@@ -140,8 +140,8 @@ impl Store {
         Ok(columns)
     }
 
-    /// A run with its payloads.
-    pub async fn run(&self, tenant: TenantId, id: RunId) -> Result<Option<RunView>, StoreError> {
+    /// A run without its payloads.
+    pub async fn run_row(&self, tenant: TenantId, id: RunId) -> Result<Option<RunRow>, StoreError> {
         let columns = sqlx::query_as!(
             Columns,
             r#"SELECT id AS "id!", workflow_name AS "workflow_name!", version AS "version!", state AS "state!",
@@ -152,6 +152,12 @@ impl Store {
         )
         .fetch_optional(self.reads())
         .await?;
+        columns.map(TryInto::try_into).transpose()
+    }
+
+    /// A run with its payloads.
+    pub async fn run(&self, tenant: TenantId, id: RunId) -> Result<Option<RunView>, StoreError> {
+        let row = self.run_row(tenant, id).await?;
         let payloads = sqlx::query!(
             "SELECT lineage, event, input, output, error FROM runs WHERE tenant_id = $1 AND id = $2",
             tenant.0,
@@ -159,9 +165,9 @@ impl Store {
         )
         .fetch_optional(self.reads())
         .await?;
-        let (Some(columns), Some(payloads)) = (columns, payloads) else { return Ok(None) };
+        let (Some(row), Some(payloads)) = (row, payloads) else { return Ok(None) };
         Ok(Some(RunView {
-            row: columns.try_into()?,
+            row,
             lineage: payloads.lineage.into(),
             event: payloads.event,
             input: payloads.input,

@@ -1,7 +1,7 @@
 //! A step that settles and is followed by others.
 
 use chrono::{DateTime, Utc};
-use counterfoil_domain::id::{LeaseId, Place, WorkflowId, step_id};
+use counterfoil_domain::id::{LeaseId, LineageId, Place, RunId, TenantId, WorkflowId, step_id};
 use uuid::Uuid;
 
 use super::{NewStep, OpenArrays, Settlement};
@@ -14,20 +14,46 @@ use crate::value::{self, Exact};
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(super) lease: LeaseId,
-    pub(super) since: DateTime<Utc>,
+    pub(crate) since: DateTime<Utc>,
     pub(super) until: DateTime<Utc>,
     pub(super) workflow: WorkflowId,
 }
 
 impl Kept {
     /// From its columns, which are all there or none.
-    pub(super) fn of(
+    pub(crate) fn of(
         lease: Option<Uuid>,
         since: Option<DateTime<Utc>>,
         until: Option<DateTime<Utc>>,
         workflow: Option<Uuid>,
     ) -> Option<Self> {
         Some(Self { lease: lease?.into(), since: since?, until: until?, workflow: workflow?.into() })
+    }
+
+    /// The new step whose lease it is, as its keeper has it.
+    pub(crate) fn claimed(
+        &self,
+        tenant: TenantId,
+        run: RunId,
+        lineage: LineageId,
+        step: &NewStep,
+    ) -> Claimed {
+        let id = step_id(run, &step.node, &step.iteration);
+        Claimed {
+            fence: Fence { tenant, step: id, lease: self.lease },
+            run,
+            workflow: self.workflow,
+            place: Place { lineage, node: step.node.clone(), iteration: step.iteration.clone() },
+            attempt: 1,
+            wait: Wait::Ready,
+            losses: 0,
+            block: step.block,
+            first_started_at: self.since,
+            lease_expires_at: self.until,
+            due_at: self.since,
+            queued_at: self.since,
+            is_first: true,
+        }
     }
 }
 
@@ -43,7 +69,7 @@ pub(super) async fn advance(
 ) -> Result<Option<Option<Kept>>, StoreError> {
     let settled = &settlement.settled;
     let open = OpenArrays::new(settlement.run, &settlement.open);
-    let kept = settlement.keep.and_then(|_| kept_step(settlement)).map(|kept| open.ids[kept.0]);
+    let kept = settlement.keep.and_then(|_| first_ready(&settlement.open)).map(|kept| open.ids[kept.0]);
     let row = sqlx::query!(
         r#"WITH gone AS (
              DELETE FROM open_steps s
@@ -106,33 +132,14 @@ pub(super) async fn advance(
     Ok(row.map(|row| Kept::of(row.lease, row.since, row.until, row.workflow)))
 }
 
-/// The successor that a host keeps: the first that is ready.
-pub(super) fn kept_step(settlement: &Settlement) -> Option<(usize, &NewStep)> {
+/// The step that a host keeps of those that are opened: the first that is ready.
+pub(crate) fn first_ready(open: &[NewStep]) -> Option<(usize, &NewStep)> {
     let is_ready = |step: &NewStep| step.wait == Wait::Ready && step.delay.is_zero() && step.until.is_none();
-    settlement.open.iter().enumerate().find(|(_, step)| is_ready(step))
+    open.iter().enumerate().find(|(_, step)| is_ready(step))
 }
 
 /// A new step as its keeper has it.
 pub(super) fn claimed(settlement: &Settlement, kept: &Kept) -> Option<Claimed> {
-    let (_, step) = kept_step(settlement)?;
-    let id = step_id(settlement.run, &step.node, &step.iteration);
-    Some(Claimed {
-        fence: Fence { tenant: settlement.fence.tenant, step: id, lease: kept.lease },
-        run: settlement.run,
-        workflow: kept.workflow,
-        place: Place {
-            lineage: settlement.lineage,
-            node: step.node.clone(),
-            iteration: step.iteration.clone(),
-        },
-        attempt: 1,
-        wait: Wait::Ready,
-        losses: 0,
-        block: step.block,
-        first_started_at: kept.since,
-        lease_expires_at: kept.until,
-        due_at: kept.since,
-        queued_at: kept.since,
-        is_first: true,
-    })
+    let (_, step) = first_ready(&settlement.open)?;
+    Some(kept.claimed(settlement.fence.tenant, settlement.run, settlement.lineage, step))
 }

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use super::advance::{Kept, kept_step};
+use super::advance::{Kept, first_ready};
 use super::answers::AnswerArrays;
 use super::finish::{Ended, alone};
 use super::hold::plain_commit;
@@ -101,7 +101,8 @@ async fn flush(
 async fn hold(tx: &mut Tx, settlements: &[Settlement]) -> Result<Vec<usize>, StoreError> {
     let columns = HoldColumns::new(settlements);
     let held = sqlx::query!(
-        // A run is locked where its CTE is read, which is before any step is.
+        // A run is locked before its steps are. Each is looked for by its key, however few the planner believes that there
+        // are.
         r#"WITH want AS MATERIALIZED (
              SELECT * FROM UNNEST(
                  $1::int[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::bool[], $7::uuid[], $8::text[],
@@ -109,16 +110,21 @@ async fn hold(tx: &mut Tx, settlements: &[Settlement]) -> Result<Vec<usize>, Sto
              ) AS w (n, tenant_id, run_id, id, lease_id, is_end, receipt_id, answer_kind,
                  answer_status, answer_headers, answer_body, answer_truncated, reason, provider_receipt_id)
          ), run AS MATERIALIZED (
-             SELECT tenant_id, run_id, open_steps FROM open_runs
-             WHERE (tenant_id, run_id) IN (SELECT tenant_id, run_id FROM want)
-             ORDER BY tenant_id, run_id
-             FOR UPDATE
+             SELECT r.* FROM (SELECT DISTINCT tenant_id, run_id FROM want ORDER BY tenant_id, run_id) w
+             CROSS JOIN LATERAL (
+                 SELECT r.tenant_id, r.run_id, r.open_steps FROM open_runs r
+                 WHERE r.tenant_id = w.tenant_id AND r.run_id = w.run_id
+                 FOR UPDATE
+             ) r
          ), step AS MATERIALIZED (
              SELECT want.n FROM want
              JOIN run ON run.tenant_id = want.tenant_id AND run.run_id = want.run_id
-             JOIN open_steps s ON s.tenant_id = want.tenant_id AND s.id = want.id AND s.lease_id = want.lease_id
-             WHERE NOT want.is_end OR run.open_steps = 1
-             FOR UPDATE OF s
+             CROSS JOIN LATERAL (
+                 SELECT FROM open_steps s
+                 WHERE s.tenant_id = want.tenant_id AND s.id = want.id AND s.lease_id = want.lease_id
+                   AND (NOT want.is_end OR run.open_steps = 1)
+                 FOR UPDATE
+             ) s
          ), answered AS (
              UPDATE receipts r SET state = 'committed', answered_at = now(), answer_kind = want.answer_kind,
                  answer_status = want.answer_status, answer_headers = want.answer_headers::json,
@@ -345,7 +351,7 @@ impl<'a> FinishColumns<'a> {
             columns.open.extend(settlement.run, open);
             columns.opened.push(i32::try_from(open.len()).unwrap_or(i32::MAX));
             columns.open_numbers.resize(columns.open.ids.len(), n);
-            let kept = keep.and_then(|_| kept_step(settlement));
+            let kept = keep.and_then(|_| first_ready(&settlement.open));
             columns.kept.push(kept.map(|(index, _)| columns.open.ids[first_opened + index]));
             columns.keepers.push(keep.map(|(host, _)| host.0));
             columns.leases.push(keep.map(|(_, lease)| value::interval(lease)));

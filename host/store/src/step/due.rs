@@ -45,11 +45,13 @@ impl Store {
             Columns,
             // A loose index scan: from each workflow's first row to the next one's, over whatever lies between.
             r#"WITH RECURSIVE line AS (
-                 (SELECT tenant_id, workflow_id, vt FROM open_steps ORDER BY tenant_id, workflow_id, vt LIMIT 1)
+                 (SELECT tenant_id, workflow_id, vt FROM open_steps WHERE workflow_id IS NOT NULL
+                  ORDER BY tenant_id, workflow_id, vt LIMIT 1)
                  UNION ALL
                  SELECT next.tenant_id, next.workflow_id, next.vt FROM line CROSS JOIN LATERAL (
                      SELECT tenant_id, workflow_id, vt FROM open_steps
                      WHERE (tenant_id, workflow_id) > (line.tenant_id, line.workflow_id)
+                       AND workflow_id IS NOT NULL
                      ORDER BY tenant_id, workflow_id, vt LIMIT 1
                  ) next
              )
@@ -75,7 +77,8 @@ impl Store {
             r#"WITH RECURSIVE line AS (
                  SELECT first.tenant_id, first.workflow_id, first.vt
                  FROM UNNEST($1::uuid[]) AS t (id) CROSS JOIN LATERAL (
-                     SELECT tenant_id, workflow_id, vt FROM open_steps WHERE tenant_id = t.id
+                     SELECT tenant_id, workflow_id, vt FROM open_steps
+                     WHERE tenant_id = t.id AND workflow_id IS NOT NULL
                      ORDER BY workflow_id, vt LIMIT 1
                  ) first
                  UNION ALL

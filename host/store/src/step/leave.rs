@@ -62,7 +62,7 @@ pub(crate) async fn leave(
              attempt = s.attempt + $9::bool::int,
              losses = CASE $4 WHEN 'handed_back' THEN s.losses WHEN 'lost' THEN s.losses + 1 ELSE 0 END,
              error = COALESCE($5, s.error)
-         FROM held WHERE s.tenant_id = held.tenant_id AND s.id = held.id",
+         FROM held WHERE s.tenant_id = $1 AND s.id = $2",
         fence.tenant.0,
         fence.step.0,
         fence.lease.0,

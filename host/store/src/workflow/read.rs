@@ -168,7 +168,7 @@ impl Store {
     /// What a new run of a workflow is pinned to; none if the workflow does not exist or has no active version.
     pub async fn active(&self, tenant: TenantId, name: &str) -> Result<Option<ActiveVersion>, StoreError> {
         let found = sqlx::query!(
-            "SELECT w.id, w.paused, v.id AS version_id, v.number, v.plan, v.definition FROM workflows w
+            "SELECT w.id, w.paused, v.id AS version_id, v.number, v.plan FROM workflows w
              JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
              WHERE w.tenant_id = $1 AND w.name = $2",
             tenant.0,
@@ -183,7 +183,6 @@ impl Store {
             version: row.id,
             number: value::count(&row, "number", found.number)?,
             plan: found.plan,
-            definition: found.definition,
             paused: found.paused,
         }))
     }

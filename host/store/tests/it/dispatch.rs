@@ -2,11 +2,13 @@
 
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::resolution::Outcome;
-use counterfoil_domain::receipt::{Receipt, ReceiptState, Standing};
+use counterfoil_domain::receipt::{Actor, Receipt, ReceiptState, Standing};
 use counterfoil_store::StoreError;
+use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
 use counterfoil_store::settle::OwnWrite;
 use counterfoil_store::step::Claimed;
+use serde_json::json;
 
 use crate::world::{LEASE, World, accepted, answer, commit, first, lose, numbered, one, receipt, reject};
 
@@ -24,6 +26,39 @@ async fn of_two_dispatches_of_one_receipt_one_is_sent() {
             matches!(verdicts, [DispatchVerdict::Dispatched { .. }, DispatchVerdict::Moved]),
             "round {round}: {verdicts:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_by_a_connection_that_has_changed_since() {
+    let world = World::new().await;
+    let connection = NewConnection {
+        name: "c".into(),
+        base_url: "https://example.com".into(),
+        allowed_hosts: vec![],
+        abilities: json!({}),
+        rate: None,
+        in_flight_max: None,
+        secrets: SecretChanges::default(),
+    };
+    let mut set_at = vec![];
+    for _ in 0..2 {
+        world.store.set_connection(world.tenant, &connection, &Actor::Host).await.expect("sets");
+        let set = world.store.connection(world.tenant, "c").await.expect("reads").expect("is there");
+        set_at.push(set.updated_at);
+    }
+    assert!(set_at[0] < set_at[1], "{set_at:?}");
+    for (name, judged_by, is_sent) in
+        [("c", set_at[1], true), ("c", set_at[0], false), ("gone", set_at[1], false)]
+    {
+        let step = world.step().await;
+        let mut receipt = receipt(&step, 0, Safety::AtMostOnce);
+        receipt.request.connection = Some(name.into());
+        let dispatch = Dispatch { connection_set_at: Some(judged_by), ..first(&step, &receipt) };
+        match world.store.dispatch(&dispatch).await.expect("answers") {
+            DispatchVerdict::Dispatched { .. } => assert!(is_sent, "{name} {judged_by}"),
+            verdict => assert_eq!((verdict, is_sent), (DispatchVerdict::ConnectionChanged, false), "{name}"),
+        }
     }
 }
 
@@ -45,6 +80,7 @@ async fn nothing_is_sent_for_a_step_that_is_being_settled() {
                 expected: &expected,
                 lose: &[],
                 guard: None,
+                connection_set_at: None,
                 absence_known_after: std::time::Duration::ZERO,
                 writes: &[],
             };

@@ -10,6 +10,7 @@ mod dispatch;
 mod fence;
 mod history;
 mod intake;
+mod keep;
 mod own;
 mod people;
 mod plans;

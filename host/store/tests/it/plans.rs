@@ -34,7 +34,7 @@ const EXCEPTIONS: [(&str, &str); 1] =
 const GOLDEN: &[(&str, &str)] = &[
     ("claim", "UPDATE open_steps s\n             SET lease_id = gen_random_uuid()"),
     ("dispatch", "WITH step AS (\n             SELECT lease_id FROM open_steps"),
-    ("dispatch_together", "want.is_guarded AND NOT EXISTS"),
+    ("dispatch_together", "held.is_guarded AND NOT EXISTS"),
     ("settle_together_hold", "NOT want.is_end OR run.open_steps = 1"),
     ("settle_together", "SELECT tenant_id, run_id, sum(opened - 1)::int AS steps FROM gone"),
     ("settle", "SELECT kept.lease_id"),
@@ -146,6 +146,35 @@ async fn no_statement_reads_the_whole_of_a_table_that_grows() {
             let plan = plan(&mut connection, &query, parameters).await;
             insta::assert_snapshot!(name, format!("{query}\n\n{plan}"));
         }
+    }
+    connection.close().await.expect("closes");
+}
+
+/// What is open is nothing again and again, and a plan that is made then is kept.
+#[tokio::test]
+async fn a_step_is_found_by_its_key_by_plans_that_were_made_while_nothing_was_open() {
+    let world = World::new().await;
+    let mut connection = world.database.connect().await;
+    for statement in [
+        "VACUUM ANALYZE open_steps, open_runs",
+        "SET plan_cache_mode = force_generic_plan",
+        "SET enable_seqscan = off",
+    ] {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await.expect(statement);
+    }
+    let by_key = ["dispatch", "dispatch_together", "settle_together_hold"];
+    for (name, part) in GOLDEN.iter().filter(|(name, _)| by_key.contains(name)) {
+        let of_it = statements().into_iter().filter(|(query, _)| query.contains(part)).collect();
+        let (query, parameters) = crate::world::one(of_it);
+        let plan = plan(&mut connection, &query, parameters).await;
+        let lines: Vec<&str> = plan.lines().map(str::trim).collect();
+        let mut scans = 0;
+        for scan in lines.windows(2).filter(|pair| pair[0].contains("Scan using open_")) {
+            let key = if scan[0].contains("open_runs") { " AND (run_id = " } else { " AND (id = " };
+            assert!(scan[1].starts_with("Index Cond: ((tenant_id = ") && scan[1].contains(key), "{plan}");
+            scans += 1;
+        }
+        assert!(scans > 0, "{name}: {plan}");
     }
     connection.close().await.expect("closes");
 }

@@ -1,5 +1,6 @@
 //! Many hosts' and many steps' writes in one commit: each has the verdict that it would have had alone.
 
+use chrono::Utc;
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::{Receipt, ReceiptState};
 use counterfoil_store::StoreError;
@@ -60,6 +61,7 @@ fn word(verdict: &Result<DispatchVerdict, StoreError>) -> &'static str {
         Ok(DispatchVerdict::Dispatched { .. }) => "dispatched",
         Ok(DispatchVerdict::Stale) => "stale",
         Ok(DispatchVerdict::Duplicate { .. }) => "duplicate",
+        Ok(DispatchVerdict::ConnectionChanged) => "changed",
         Ok(_) => "another",
         Err(error) if error.is_transient() => "transient",
         Err(_) => "refused",
@@ -69,7 +71,7 @@ fn word(verdict: &Result<DispatchVerdict, StoreError>) -> &'static str {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_dispatch_fails_none_of_its_neighbours() {
     let world = World::new().await;
-    let mut steps = world.steps(GOOD + 4).await;
+    let mut steps = world.steps(GOOD + 5).await;
     let stolen = steps[GOOD].fence.step.0;
     world
         .execute(&format!("UPDATE open_steps SET lease_id = gen_random_uuid() WHERE id = '{stolen}'"))
@@ -79,9 +81,12 @@ async fn a_bad_dispatch_fails_none_of_its_neighbours() {
     // Two steps that send the same content, and one whose key no column can hold.
     receipts[GOOD + 2].request.content_key = receipts[GOOD + 1].request.content_key;
     receipts[GOOD + 3].request.idempotency_key = "a\0b".into();
+    // One whose connection is not there any more.
+    receipts[GOOD + 4].request.connection = Some("gone".into());
+    let judged_at = |n: usize| (n == GOOD + 4).then(Utc::now);
     let guard = |n: usize| (GOOD + 1..=GOOD + 2).contains(&n).then_some("once");
     let writes = steps.iter_mut().zip(&receipts).enumerate().map(|(n, (step, receipt))| {
-        let dispatch = Dispatch { guard: guard(n), ..first(step, receipt) };
+        let dispatch = Dispatch { guard: guard(n), connection_set_at: judged_at(n), ..first(step, receipt) };
         let store = &world.store;
         async move { store.dispatch(&dispatch).await }
     });
@@ -90,7 +95,8 @@ async fn a_bad_dispatch_fails_none_of_its_neighbours() {
     assert_eq!(words[..GOOD], ["dispatched"; GOOD]);
     let mut contenders = [words[GOOD + 1], words[GOOD + 2]];
     contenders.sort_unstable();
-    assert_eq!((words[GOOD], contenders, words[GOOD + 3]), ("stale", ["dispatched", "duplicate"], "refused"));
+    assert_eq!((words[GOOD], contenders), ("stale", ["dispatched", "duplicate"]));
+    assert_eq!(words[GOOD + 3..], ["refused", "changed"]);
     assert_eq!(world.count("receipts").await, GOOD + 1);
     assert!(transactions > 0);
 }

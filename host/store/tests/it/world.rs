@@ -390,6 +390,7 @@ pub(crate) fn first<'a>(step: &'a Claimed, receipt: &'a Receipt) -> Dispatch<'a>
         expected: &[],
         lose: &[],
         guard: None,
+        connection_set_at: None,
         absence_known_after: Duration::from_mins(1),
         writes: &[],
     }

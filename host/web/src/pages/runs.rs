@@ -79,7 +79,7 @@ pub(super) async fn page(
 async fn by_id(app: &App, visitor: &Visitor, text: &str) -> Result<Option<String>, Problem> {
     let tenant = visitor.principal.tenant;
     if let Ok(id) = text.parse::<RunId>() {
-        return Ok(app.store.run(tenant, id).await?.map(|_| format!("/runs/{id}")));
+        return Ok(app.store.run_row(tenant, id).await?.map(|_| format!("/runs/{id}")));
     }
     if let Ok(id) = text.parse::<EffectId>() {
         return Ok(app.store.receipt(tenant, id).await?.map(|_| format!("/effects/{id}")));

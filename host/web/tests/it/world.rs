@@ -214,6 +214,7 @@ impl World {
             expected: &[],
             lose: &[],
             guard: None,
+            connection_set_at: None,
             absence_known_after: LEASE,
             writes: &[],
         };

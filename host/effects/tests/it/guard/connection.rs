@@ -9,7 +9,7 @@ use counterfoil_domain::step::Stop;
 use counterfoil_effects::secrets::{KeyRing, Secrets};
 use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::settle::HandBack;
-use counterfoil_testkit::provider::Act;
+use counterfoil_testkit::provider::{Act, Provider, ProviderConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
@@ -84,6 +84,35 @@ async fn a_secret_reaches_the_receiver_and_nobody_else() -> anyhow::Result<()> {
     let dump = desk.work.database.dump().await;
     assert!(dump.iter().any(|line| line == "receipts.provider_receipt_id: r-***********"), "{dump:#?}");
     assert!(dump.iter().all(|line| !line.contains("canary")), "{dump:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_goes_where_its_connection_leads_when_it_is_made() -> anyhow::Result<()> {
+    let desk = Desk::new().await?;
+    let other = Provider::start(ProviderConfig::default()).await?;
+    let there = NewConnection {
+        base_url: other.url(),
+        allowed_hosts: vec![other.address().to_string()],
+        ..connection(&desk, None, SecretChanges::default())
+    };
+    let here = connection(&desk, None, SecretChanges::default());
+    desk.work.admit("charge").await?;
+    let claimed = desk.begin().await?;
+    let mut went = vec![];
+    // Read and sent in turns: a look and a dispatch come to know of a change in different ways.
+    for (n, leads) in [&here, &there, &there, &here].into_iter().enumerate() {
+        desk.work.set_connection(leads).await?;
+        for method in if n % 2 == 0 { ["POST", "GET"] } else { ["GET", "POST"] } {
+            let label = format!("{method}-{n}");
+            let before = (desk.provider.calls().len(), other.calls().len());
+            let reply = desk.perform(&claimed, call(method, "/charges", Some(&label), None)).await;
+            assert!(told(&reply).starts_with("answer"), "{label}: {}", told(&reply));
+            went.push((desk.provider.calls().len() - before.0, other.calls().len() - before.1));
+        }
+    }
+    assert_eq!(went, [(1, 0), (1, 0), (0, 1), (0, 1), (0, 1), (0, 1), (1, 0), (1, 0)]);
+    assert_eq!(desk.end(&claimed).await?, "settled");
     Ok(())
 }
 

@@ -40,43 +40,48 @@ async fn flush(pool: &PgPool, wanted: &[Wanted]) -> Result<Vec<Flushed>, StoreEr
     }
     let columns = Columns::new(wanted);
     let inserted = sqlx::query!(
-        // As for one; the steps are locked in any order, since nobody else locks more than one that is held.
+        // As for one; the steps are locked in any order, since nobody else locks more than one that is held. Each is looked
+        // for by its key, however few the planner believes that there are.
         r#"WITH want AS (
              SELECT * FROM UNNEST(
                  $1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[],
                  $9::text[], $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::text[], $15::text[],
                  $16::text[], $17::bytea[], $18::bytea[], $19::bytea[], $20::text[], $21::text[], $22::bool[],
-                 $23::interval[]
+                 $23::interval[], $25::timestamptz[]
              ) AS w (tenant_id, lease_id, id, lineage, step_id, run_id, node, iteration, slot_label, slot_ordinal,
                  dispatch_number, position, attempt, kind, safety, connection, destination, request_hash,
-                 content_key, idempotency_key, preview, is_guarded, absence_known_after)
-         ), step AS MATERIALIZED (
-             SELECT s.tenant_id, s.id, s.lease_id FROM want
-             JOIN open_steps s ON s.tenant_id = want.tenant_id AND s.id = want.step_id AND s.lease_id = want.lease_id
-             WHERE s.vt > now()
-             FOR SHARE OF s
+                 content_key, idempotency_key, preview, is_guarded, absence_known_after, connection_set_at)
+         ), held AS MATERIALIZED (
+             SELECT want.* FROM want CROSS JOIN LATERAL (
+                 SELECT FROM open_steps s
+                 WHERE s.tenant_id = want.tenant_id AND s.id = want.step_id AND s.lease_id = want.lease_id
+                   AND s.vt > now()
+                 FOR SHARE
+             ) step
          )
          INSERT INTO receipts (
              tenant_id, id, lineage, run_id, step_id, epoch, node, iteration, slot_label, slot_ordinal,
              dispatch_number, position, attempt, kind, safety, connection, destination, request_hash,
              content_key, idempotency_key, preview, state, lease_id, guarded, dispatched_at, absence_known_at)
-         SELECT want.tenant_id, want.id, want.lineage, want.run_id, want.step_id, $24, want.node,
-             want.iteration::int[], want.slot_label, want.slot_ordinal, want.dispatch_number, want.position,
-             want.attempt, want.kind, want.safety, want.connection, want.destination, want.request_hash,
-             want.content_key, want.idempotency_key, want.preview::json, 'dispatched', step.lease_id,
-             want.is_guarded AND NOT EXISTS (
+         SELECT held.tenant_id, held.id, held.lineage, held.run_id, held.step_id, $24, held.node,
+             held.iteration::int[], held.slot_label, held.slot_ordinal, held.dispatch_number, held.position,
+             held.attempt, held.kind, held.safety, held.connection, held.destination, held.request_hash,
+             held.content_key, held.idempotency_key, held.preview::json, 'dispatched', held.lease_id,
+             held.is_guarded AND NOT EXISTS (
                  SELECT FROM receipts older
-                 WHERE older.tenant_id = want.tenant_id AND older.content_key = want.content_key
+                 WHERE older.tenant_id = held.tenant_id AND older.content_key = held.content_key
                    AND older.guarded AND NOT older.released
-                   AND older.lineage = want.lineage AND older.node = want.node
-                   AND older.iteration = want.iteration::int[]
-                   AND older.slot_label IS NOT DISTINCT FROM want.slot_label
-                   AND older.slot_ordinal IS NOT DISTINCT FROM want.slot_ordinal),
-             now(), now() + want.absence_known_after
-         FROM want
-         JOIN step ON step.tenant_id = want.tenant_id AND step.id = want.step_id AND step.lease_id = want.lease_id
+                   AND older.lineage = held.lineage AND older.node = held.node
+                   AND older.iteration = held.iteration::int[]
+                   AND older.slot_label IS NOT DISTINCT FROM held.slot_label
+                   AND older.slot_ordinal IS NOT DISTINCT FROM held.slot_ordinal),
+             now(), now() + held.absence_known_after
+         FROM held
+         WHERE held.connection_set_at IS NULL OR EXISTS (
+             SELECT FROM connections c
+             WHERE c.tenant_id = held.tenant_id AND c.name = held.connection AND c.updated_at = held.connection_set_at)
          -- Two flushes that meet the same content meet it in the same order.
-         ORDER BY want.content_key, want.id
+         ORDER BY held.content_key, held.id
          ON CONFLICT DO NOTHING
          RETURNING tenant_id, id, dispatched_at AS "dispatched_at!""#,
         &columns.tenants,
@@ -103,6 +108,7 @@ async fn flush(pool: &PgPool, wanted: &[Wanted]) -> Result<Vec<Flushed>, StoreEr
         &columns.are_guarded,
         &columns.absences,
         EPOCH.cast_signed(),
+        &columns.connections_set_at as &[Option<DateTime<Utc>>],
     )
     .fetch_all(&mut *connection)
     .await?;
@@ -138,12 +144,13 @@ struct Columns<'a> {
     previews: Vec<String>,
     are_guarded: Vec<bool>,
     absences: Vec<PgInterval>,
+    connections_set_at: Vec<Option<DateTime<Utc>>>,
 }
 
 impl<'a> Columns<'a> {
     fn new(wanted: &'a [Wanted]) -> Self {
         let mut columns = Self::default();
-        for Wanted { fence, receipt, is_guarded, absence_known_after } in wanted {
+        for Wanted { fence, receipt, is_guarded, absence_known_after, connection_set_at } in wanted {
             let (slot_label, slot_ordinal) = slot_columns(&receipt.slot);
             let request = &receipt.request;
             columns.tenants.push(receipt.tenant.0);
@@ -169,6 +176,7 @@ impl<'a> Columns<'a> {
             columns.previews.push(request.preview.to_string());
             columns.are_guarded.push(*is_guarded);
             columns.absences.push(value::interval(*absence_known_after));
+            columns.connections_set_at.push(*connection_set_at);
         }
         columns
     }

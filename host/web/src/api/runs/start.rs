@@ -61,7 +61,7 @@ pub(super) async fn start(
         Admitted::Exists(run) => (run, StatusCode::OK),
         Admitted::Refused { code, detail } => return Err(Problem::new(code, detail)),
     };
-    let row = app.store.run(who.tenant, run).await?.ok_or_else(Problem::not_found)?.row;
+    let row = app.store.run_row(who.tenant, run).await?.ok_or_else(Problem::not_found)?;
     Created::new(status, &Run::from(row))
 }
 
