@@ -16,6 +16,8 @@ use crate::world::World;
 const BATCH_LEN: usize = 256;
 const WRITERS: usize = 3;
 const BATCHES_PER_WRITER: usize = 40;
+/// Before the first that counts, so that statements are planned for tables with rows.
+const WARM_BATCHES: usize = 10;
 
 /// Steps a second that the database takes.
 pub(crate) async fn steps_per_second(world: &World) -> anyhow::Result<f64> {
@@ -24,13 +26,19 @@ pub(crate) async fn steps_per_second(world: &World) -> anyhow::Result<f64> {
     for _ in 0..WRITERS {
         let mut connection = database.connect().await;
         sqlx::query("SET plan_cache_mode = force_generic_plan").execute(&mut connection).await?;
-        writers.push((connection, Uuid::new_v4()));
+        let (tenant, mut open) = (Uuid::new_v4(), vec![]);
+        for _ in 0..WARM_BATCHES {
+            open = batch(&mut connection, tenant, open).await?;
+        }
+        writers.push((connection, tenant, open));
     }
+    sqlx::raw_sql("VACUUM ANALYZE receipts, open_steps, settled_steps")
+        .execute(&mut database.connect().await)
+        .await?;
     let mut tasks = tokio::task::JoinSet::new();
     let begun = Instant::now();
-    for (mut connection, tenant) in writers {
+    for (mut connection, tenant, mut open) in writers {
         tasks.spawn(async move {
-            let mut open = vec![];
             for _ in 0..BATCHES_PER_WRITER {
                 open = batch(&mut connection, tenant, open).await?;
             }
@@ -68,10 +76,10 @@ async fn batch(connection: &mut PgConnection, tenant: Uuid, open: Vec<Uuid>) -> 
              UPDATE receipts r SET state = 'committed', answered_at = now(), answer_kind = 'http', answer_status = 201,
                  answer_headers = '[["content-type","application/json"]]', answer_body = '{"id":"ch_1"}',
                  answer_truncated = false, reason = 'status 201'
-             FROM UNNEST($2::uuid[]) AS w (id) WHERE r.tenant_id = $1 AND r.id = w.id AND r.state = 'dispatched'
+             WHERE r.tenant_id = $1 AND r.id = ANY ($2) AND r.state = 'dispatched'
              RETURNING r.id
          ), gone AS (
-             DELETE FROM open_steps s USING UNNEST($3::uuid[]) AS w (id) WHERE s.tenant_id = $1 AND s.id = w.id
+             DELETE FROM open_steps s WHERE s.tenant_id = $1 AND s.id = ANY ($3)
          ), settled AS (
              INSERT INTO settled_steps (tenant_id, run_id, id, lineage, node, iteration, state, attempt, losses,
                  output, queued_at, started_at)

@@ -36,7 +36,7 @@ use self::patience::Patience;
 use self::place::{Place, Places};
 use crate::client::{Client, SendWindow};
 use crate::execution::{Execution, ExecutionContext, Executions, Finished, Placed, Purpose};
-use crate::kind::{self, Act, Prepared};
+use crate::kind::{Act, Prepared};
 use crate::secrets::Secrets;
 
 /// How the guard works.

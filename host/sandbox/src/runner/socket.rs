@@ -110,9 +110,11 @@ async fn write(socket: &UnixStream, mut bytes: &[u8], code: Option<&MachineCode>
 /// The receiving end.
 pub(super) struct Incoming {
     socket: Arc<UnixStream>,
-    /// What has arrived and was not taken: from `taken` on.
+    /// What has arrived and was not taken lies from `taken` to `arrived`. What is behind it is room that is not cleared again for
+    /// each message.
     bytes: Vec<u8>,
     taken: usize,
+    arrived: usize,
     /// None where descriptors are not taken.
     descriptors: Option<VecDeque<OwnedFd>>,
 }
@@ -120,7 +122,7 @@ pub(super) struct Incoming {
 impl Incoming {
     pub(super) fn new(socket: Arc<UnixStream>, takes_descriptors: bool) -> Self {
         let descriptors = takes_descriptors.then(VecDeque::new);
-        Self { socket, bytes: Vec::new(), taken: 0, descriptors }
+        Self { socket, bytes: Vec::new(), taken: 0, arrived: 0, descriptors }
     }
 
     /// The next message, or `None` if the other side has ended.
@@ -129,10 +131,9 @@ impl Incoming {
             if let Some(message) = self.take()? {
                 return postcard::from_bytes(message).map(Some).map_err(SocketError::Unreadable);
             }
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
+            self.make_room();
             if self.receive().await? == 0 {
-                return if self.bytes.is_empty() { Ok(None) } else { Err(SocketError::Cut) };
+                return if self.arrived == 0 { Ok(None) } else { Err(SocketError::Cut) };
             }
         }
     }
@@ -142,8 +143,24 @@ impl Incoming {
         self.descriptors.as_mut()?.pop_front()
     }
 
+    /// Has what was not taken at the beginning, and room for a batch behind it.
+    fn make_room(&mut self) {
+        self.bytes.copy_within(self.taken..self.arrived, 0);
+        self.arrived -= self.taken;
+        self.taken = 0;
+        let wanted = self.arrived + BATCH_BYTES;
+        if self.bytes.len() < wanted {
+            self.bytes.resize(wanted, 0);
+        } else if self.bytes.len() > 2 * wanted {
+            // One long message must not be remembered by the room that it took.
+            self.bytes.truncate(wanted);
+            self.bytes.shrink_to_fit();
+        }
+    }
+
     fn take(&mut self) -> Result<Option<&[u8]>, SocketError> {
-        let Some((prefix, rest)) = self.bytes[self.taken..].split_first_chunk::<LENGTH_BYTES>() else {
+        let Some((prefix, rest)) = self.bytes[self.taken..self.arrived].split_first_chunk::<LENGTH_BYTES>()
+        else {
             return Ok(None);
         };
         let len = u32::from_le_bytes(*prefix) as usize;
@@ -158,13 +175,12 @@ impl Incoming {
     }
 
     async fn receive(&mut self) -> io::Result<usize> {
-        let (before, socket, descriptors) = (self.bytes.len(), &self.socket, &mut self.descriptors);
-        self.bytes.resize(before + BATCH_BYTES, 0);
-        let room = &mut self.bytes[before..];
+        let (socket, descriptors) = (&self.socket, &mut self.descriptors);
+        let room = &mut self.bytes[self.arrived..];
         let received =
-            socket.async_io(Interest::READABLE, || receive(socket, room, descriptors.as_mut())).await;
-        self.bytes.truncate(before + received.as_ref().map_or(0, |received| *received));
-        received
+            socket.async_io(Interest::READABLE, || receive(socket, room, descriptors.as_mut())).await?;
+        self.arrived += received;
+        Ok(received)
     }
 }
 
