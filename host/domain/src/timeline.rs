@@ -82,7 +82,7 @@ pub enum Phase {
     Queued,
     /// A host executes it.
     Running,
-    /// It waits on purpose: a delay, a signal, a child run, a worker.
+    /// It waits on purpose: a delay, a signal, a person, a child run, a worker.
     Waiting,
     /// It waits for its next attempt.
     Retrying,
@@ -184,14 +184,25 @@ pub struct StepFacts {
     pub attempt: u32,
     /// When it was opened.
     pub queued_at: DateTime<Utc>,
-    /// Whether it was opened to wait (a delay) rather than to run.
-    pub opened_waiting: bool,
+    /// Whether it waits on purpose.
+    pub waits: Waits,
     /// When its latest execution began, if one ever did.
     pub started_at: Option<DateTime<Utc>>,
     /// When it settled.
     pub settled_at: Option<DateTime<Utc>>,
     /// Executions that ended without settling it, in any order.
     pub executions: Vec<Execution>,
+}
+
+/// Whether a step waits on purpose before it settles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// It runs as soon as it can.
+    Never,
+    /// From when it was opened until it is due: a delay, and what holds other steps.
+    FirstOfAll,
+    /// A first execution, too short to be kept, begins to wait: for a signal, a person or a child run.
+    OnceBegun,
 }
 
 /// An execution that ended without settling its step.
@@ -315,17 +326,26 @@ fn spans(step: &StepFacts, now: DateTime<Utc>) -> Vec<Span> {
     let mut spans = Spans { laid: Vec::new(), cursor: step.queued_at, now };
     let mut executions: Vec<&Execution> = step.executions.iter().collect();
     executions.sort_by_key(|execution| execution.from);
-    let mut between = if step.opened_waiting { Phase::Waiting } else { Phase::Queued };
+    // Where a first execution has begun to wait, little of the time before the last one was spent in a queue.
+    let due = if step.waits == Waits::OnceBegun { Phase::Waiting } else { Phase::Queued };
+    let mut between = if step.waits == Waits::Never { Phase::Queued } else { Phase::Waiting };
     for execution in executions {
         spans.idle(between, execution.attempt, Some(execution.from));
         spans.execution(execution.attempt, Some(execution.to), Some(execution.ended));
-        between = execution.ended.phase_after();
+        between = match execution.ended.phase_after() {
+            Phase::Queued => due,
+            other => other,
+        };
     }
     // An execution that ended without settling the step has told of its start already.
     let begun = step
         .started_at
         .filter(|started_at| step.executions.iter().all(|execution| *started_at > execution.from));
+    let is_ended_by_others = step.waits == Waits::OnceBegun && step.state == StepState::Cancelled;
     match (begun, step.settled_at) {
+        (Some(_), Some(settled_at)) if is_ended_by_others => {
+            spans.idle(Phase::Waiting, step.attempt, Some(settled_at));
+        }
         (Some(begun), Some(settled_at)) => {
             spans.idle(between, step.attempt, Some(begun));
             spans.execution(step.attempt, Some(settled_at), Some(Ended::Settled));

@@ -18,7 +18,7 @@ fn step(id: u128, node: &str, state: StepState) -> StepFacts {
         state,
         attempt: 1,
         queued_at: at(0),
-        opened_waiting: false,
+        waits: Waits::Never,
         started_at: None,
         settled_at: None,
         executions: Vec::new(),
@@ -75,7 +75,7 @@ fn a_step_tells_of_every_wait_and_every_execution() {
     };
     let delayed = StepFacts {
         queued_at: at(60_200),
-        opened_waiting: true,
+        waits: Waits::FirstOfAll,
         started_at: Some(at(90_000)),
         settled_at: Some(at(90_001)),
         ..step(2, "second", StepState::Succeeded)
@@ -169,6 +169,25 @@ fn what_ended_is_closed_and_what_lasts_is_measured_up_to_now() {
             },
         ),
         (
+            "took what it had waited for",
+            StepFacts {
+                waits: Waits::OnceBegun,
+                started_at: Some(at(70)),
+                settled_at: Some(at(80)),
+                executions: vec![execution(1, 5, 9, Ended::HandedBack)],
+                ..step(1, "first", StepState::Succeeded)
+            },
+        ),
+        (
+            "cancelled while it waited",
+            StepFacts {
+                waits: Waits::OnceBegun,
+                started_at: Some(at(5)),
+                settled_at: Some(at(80)),
+                ..step(1, "first", StepState::Cancelled)
+            },
+        ),
+        (
             "settled in the moment it was opened",
             StepFacts { settled_at: Some(at(0)), ..step(1, "first", StepState::Skipped) },
         ),
@@ -210,6 +229,19 @@ fn what_ended_is_closed_and_what_lasts_is_measured_up_to_now() {
       queued 0–5 (5 ms) attempt 1
       running 5–9 (4 ms) attempt 1: blocked
       blocked 9–80 (71 ms) attempt 1
+    - 0–100 at 0.000–1.000
+
+    ## took what it had waited for
+    first [] succeeded
+      waiting 0–5 (5 ms) attempt 1
+      running 5–9 (4 ms) attempt 1: handed_back
+      waiting 9–70 (61 ms) attempt 1
+      running 70–80 (10 ms) attempt 1: settled
+    - 0–100 at 0.000–1.000
+
+    ## cancelled while it waited
+    first [] cancelled
+      waiting 0–80 (80 ms) attempt 1
     - 0–100 at 0.000–1.000
 
     ## settled in the moment it was opened

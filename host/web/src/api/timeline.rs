@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{Digest, StepId};
 use counterfoil_domain::receipt::ReceiptState;
 use counterfoil_domain::timeline::{
-    self, Axis, EffectFacts, Execution, RunFacts, Span, StepFacts, StepState,
+    self, Axis, EffectFacts, Execution, RunFacts, Span, StepFacts, StepState, Waits,
 };
 use counterfoil_domain::workflow::plan::{NodeKind, Plan};
 use counterfoil_store::audit::AuditRow;
@@ -130,6 +130,8 @@ impl From<AuditRow> for Audited {
 /// What an entry shows beside the drawing.
 struct Facts {
     drawn: StepFacts,
+    /// Its first execution is under way.
+    is_first: bool,
     losses: u32,
     due_at: Option<DateTime<Utc>>,
     choice: Option<String>,
@@ -160,8 +162,9 @@ pub(crate) fn timeline(rows: TimelineRows, plan: &Plan, now: DateTime<Utc>) -> T
         .collect();
     for facts in steps.values_mut() {
         facts.drawn.executions = executions.remove(&facts.drawn.step).unwrap_or_default();
-        facts.drawn.opened_waiting =
-            kinds.get(facts.drawn.node.as_str()).is_some_and(|kind| opens_waiting(kind));
+        let waits = kinds.get(facts.drawn.node.as_str()).map_or(Waits::Never, |kind| waits(kind));
+        let has_begun = waits != Waits::OnceBegun || !facts.is_first;
+        facts.drawn.waits = if has_begun { waits } else { Waits::Never };
     }
     let drawn = timeline::timeline(RunFacts {
         admitted_at: run.row.admitted_at,
@@ -233,11 +236,12 @@ impl From<SettledRow> for Facts {
                 state,
                 attempt: row.attempt,
                 queued_at: row.queued_at,
-                opened_waiting: false,
+                waits: Waits::Never,
                 started_at: row.started_at,
                 settled_at: Some(row.settled_at),
                 executions: Vec::new(),
             },
+            is_first: false,
             losses: row.losses,
             due_at: None,
             choice: row.choice,
@@ -269,11 +273,12 @@ impl From<OpenRow> for Facts {
                 state,
                 attempt: row.attempt,
                 queued_at: row.queued_at,
-                opened_waiting: false,
+                waits: Waits::Never,
                 started_at: row.started_at,
                 settled_at: None,
                 executions: Vec::new(),
             },
+            is_first: row.lease.is_some() && row.first_started_at == row.started_at,
             losses: row.losses,
             due_at: row.due_at.filter(|_| waits_for_a_time),
             choice: None,
@@ -315,9 +320,16 @@ impl Facts {
     }
 }
 
-/// Whether a step of this kind is opened to wait rather than to run.
-fn opens_waiting(kind: &NodeKind) -> bool {
-    kind.is_container() || matches!(kind, NodeKind::Delay { .. } | NodeKind::Until { .. })
+/// Whether a step of this kind waits on purpose.
+fn waits(kind: &NodeKind) -> Waits {
+    match kind {
+        NodeKind::Delay { .. } | NodeKind::Until { .. } => Waits::FirstOfAll,
+        NodeKind::Listen { .. } | NodeKind::Approval { .. } | NodeKind::Workflow { wait: true, .. } => {
+            Waits::OnceBegun
+        }
+        kind if kind.is_container() => Waits::FirstOfAll,
+        _ => Waits::Never,
+    }
 }
 
 const fn kind_name(kind: &NodeKind) -> &'static str {
