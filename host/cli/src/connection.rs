@@ -33,7 +33,7 @@ pub(crate) struct Set {
     /// The name by which blocks ask for it.
     name: String,
     /// What the paths of its calls stand under.
-    #[arg(long)]
+    #[arg(long, value_parser = base_url)]
     base_url: Url,
     /// A host that may be called through it, again for each [default: the one of the base URL].
     #[arg(long = "allow-host", value_name = "HOST")]
@@ -57,6 +57,11 @@ pub(crate) struct Set {
     /// A secret to remove, again for each.
     #[arg(long = "remove-secret", value_name = "NAME")]
     removed: Vec<String>,
+}
+
+fn base_url(text: &str) -> Result<Url, String> {
+    let how = "it begins with https://, http://, smtps:// or smtp://, and a host follows";
+    text.parse().map_err(|error| format!("{error}; {how}"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,4 +20,5 @@ pub mod rehearsal;
 pub mod schema;
 pub mod step;
 pub mod timeline;
+pub mod wording;
 pub mod workflow;

@@ -111,6 +111,12 @@ pub fn judge_connection(
     plain_mail: bool,
     policy: &AddressPolicy,
 ) -> Result<Vec<String>, Refusal> {
+    let scheme = base_url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    if !["http", "https", "smtp", "smtps"].contains(&scheme.as_str()) {
+        return Err(Refusal::Url {
+            why: "a connection's begins with https://, http://, smtps:// or smtp://",
+        });
+    }
     if is_mail_url(base_url) {
         let hosts = match allowed_hosts {
             Some(hosts) => hosts,

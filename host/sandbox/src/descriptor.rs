@@ -3,8 +3,11 @@
 use counterfoil_domain::block::{Descriptor, EffectGrant};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::limits::{CPU_TICK_MS, NAME_BYTES_MAX};
+use counterfoil_domain::outbound::Reach;
 use counterfoil_domain::ports::Refused;
 use counterfoil_domain::schema::Schema;
+use counterfoil_domain::wording;
+use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 
 use crate::refusal::{refused, shown};
 
@@ -16,7 +19,7 @@ const KINDS: [&str; 6] = ["http", "emit", "storage", "mail", "model", "worker"];
 pub(crate) fn parse(text: &[u8], source: &str) -> Result<Descriptor, Refused> {
     let mut document = serde_json::Deserializer::from_slice(text);
     let read = serde_path_to_error::deserialize(&mut document).map_err(|error| {
-        let (path, why) = (error.path().to_string(), error.into_inner().to_string());
+        let (path, why) = (error.path().to_string(), wording::told(&error.into_inner().to_string()));
         if path == "." { why } else { format!("`{}`: {why}", shown(&path)) }
     });
     let read = read.and_then(|read| document.end().map(|()| read).map_err(|error| error.to_string()));
@@ -55,10 +58,16 @@ fn problems(descriptor: &Descriptor) -> Vec<String> {
                 KINDS.join(", ")
             ));
         }
-        if connections.iter().chain(hosts).any(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+        // What no connection is called, and no host, would be granted in vain.
+        for name in connections.iter().filter(|name| !is_name(name)) {
             problems.push(format!(
-                "{at} names a connection or host that is empty or over {NAME_BYTES_MAX} bytes"
+                "{at} names the connection `{}`: a small letter comes first, then small letters, digits and `-`, \
+                 {NAME_LEN_MAX} at most",
+                shown(name)
             ));
+        }
+        if let Err(refusal) = Reach::of_grant(hosts) {
+            problems.push(format!("{at}: {}", shown(&refusal.to_string())));
         }
     }
     problems
@@ -80,8 +89,11 @@ mod tests {
         for (text, reason) in [
             ("", "EOF"),
             ("not json", "line 1 column"),
-            (r#"{"name":"a","input":{}}"#, "missing field `output`"),
-            (r#"{"name":"a","input":{},"output":{},"extra":1}"#, "unknown field `extra`"),
+            (r#"{"name":"a","input":{}}"#, "`output` is missing"),
+            (
+                r#"{"name":"a","input":{},"output":{},"extra":1}"#,
+                "there is no `extra` here; what there is: `name`",
+            ),
             (r#"{"name":"","input":{},"output":{}}"#, "`name` must have"),
             (r#"{"name":"a","input":[],"output":{}}"#, "`input` is no JSON Schema"),
             (
@@ -98,9 +110,16 @@ mod tests {
                 "`limits/cpu_ms_max` is less than 10",
             ),
             (&grant(r#"{"kind":"telnet","safety":"read-only"}"#), "unknown kind `telnet`"),
-            (&grant(r#"{"kind":"http","safety":"twice"}"#), "`effects[0].safety`: unknown variant `twice`"),
+            (
+                &grant(r#"{"kind":"http","safety":"twice"}"#),
+                "`effects[0].safety`: `twice` is not known here; write `at-most-once`",
+            ),
             (r#"{"name":"a","input":{},"output":{}} {}"#, "trailing characters at line 1 column"),
-            (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]` names"),
+            (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]`: allowed host"),
+            (
+                &grant(r#"{"kind":"http","safety":"read-only","connections":["My CRM"]}"#),
+                "`effects[0]` names the connection `My CRM`: a small letter",
+            ),
         ] {
             let refused = parse(text.as_bytes(), "it").expect_err(text);
             assert_eq!(refused.code, Code::DescriptorInvalid);

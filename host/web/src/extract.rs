@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use counterfoil_domain::code::Code;
+use counterfoil_domain::wording;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
@@ -69,7 +70,8 @@ fn is_too_large(error: &axum::Error) -> bool {
 pub(crate) fn from_value<T: DeserializeOwned>(value: serde_json::Value, place: &str) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let pointer = format!("{place}{}", pointer(error.path()));
-        Problem::bad_field(&pointer, format!("the body cannot be read: {}", error.inner()))
+        let why = wording::told(&error.inner().to_string());
+        Problem::bad_field(&pointer, format!("the body cannot be read: {why}"))
     })
 }
 
@@ -78,7 +80,8 @@ pub(crate) fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> 
     let mut document = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut document).map_err(|error| {
         let pointer = pointer(error.path());
-        Problem::bad_field(&pointer, format!("the body cannot be read: {}", error.inner()))
+        let why = wording::told(&error.inner().to_string());
+        Problem::bad_field(&pointer, format!("the body cannot be read: {why}"))
     })?;
     document
         .end()
@@ -115,7 +118,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Self(params)),
             Err(error) => {
-                Err(Problem::bad_request(format!("the query cannot be read: {}", error.body_text())))
+                let text = error.body_text();
+                let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+                let (parameter, why) = text.split_once(": ").unwrap_or(("", text));
+                let parameter = if parameter.is_empty() { String::new() } else { format!("`{parameter}`: ") };
+                Err(Problem::bad_request(format!(
+                    "the query cannot be read: {parameter}{}",
+                    wording::told(why)
+                )))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use counterfoil_domain::wording;
 use figment::Figment;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Value};
@@ -159,7 +160,7 @@ impl Reader {
         match layer.values.extract_inner_lossy(key) {
             Ok(value) => Some((value, place)),
             Err(error) => {
-                self.findings.push(Finding { place, message: error.kind.to_string() });
+                self.findings.push(Finding { place, message: wording::told(&error.kind.to_string()) });
                 None
             }
         }

@@ -14,6 +14,7 @@ use super::{Outcome, Rehearsal};
 use crate::block::EffectGrant;
 use crate::expression::child;
 use crate::ports::LogLine;
+use crate::wording;
 use crate::workflow::source::Source;
 use crate::workflow::{Problem, ProblemCode};
 
@@ -194,7 +195,7 @@ fn problem(source: &Source, pointer: String, message: String) -> Problem {
     };
     let (line, column) =
         if unknown.is_some() { source.key_position(&at) } else { source.value_position(&at) };
-    Problem { pointer: at, line, column, code: ProblemCode::Schema, message }
+    Problem { pointer: at, line, column, code: ProblemCode::Schema, message: wording::told(&message) }
 }
 
 fn stored(rehearsal: &Rehearsal) -> Value {

@@ -1,6 +1,7 @@
 //! JSON into a [`Definition`], going on after what is wrong: an author sees every problem at once.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -16,6 +17,7 @@ use super::problem::{ProblemCode, Problems};
 use super::scalars;
 use super::{EXPRESSIONS_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
 use crate::expression::child;
+use crate::wording;
 
 /// Type of an event: it is an index key.
 const EVENT_TYPE_LEN_MAX: usize = 128;
@@ -195,25 +197,41 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// Reads a value that holds no steps.
+    /// Reads a value that holds no steps. What of it cannot be read is told and left out, to find what else cannot be; where
+    /// only unknown fields were left out, the rest counts as what was meant.
     fn leaf<T: DeserializeOwned>(&mut self, value: &Value, pointer: &str) -> Option<T> {
-        let error = match serde_path_to_error::deserialize(value) {
-            Ok(leaf) => return Some(leaf),
-            Err(error) => error,
-        };
-        let place = error.path().iter().fold(pointer.to_owned(), |pointer, segment| match segment {
-            serde_path_to_error::Segment::Seq { index } => child(&pointer, &index.to_string()),
-            serde_path_to_error::Segment::Map { key } => child(&pointer, key),
-            _ => pointer,
-        });
-        let message = error.inner().to_string();
-        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
-        match unknown {
-            Some((field, _)) if !place.ends_with(&child("", field)) => {
-                self.problems.at_key(&child(&place, field), ProblemCode::Schema, message);
+        /// Of one leaf; each costs a reading of it.
+        const FAULTS_MAX: usize = 16;
+        let mut left = Cow::Borrowed(value);
+        let mut left_out = BTreeSet::new();
+        let mut is_meant = true;
+        for _ in 0..FAULTS_MAX {
+            let error = match serde_path_to_error::deserialize::<_, T>(&*left) {
+                Ok(leaf) => return Some(leaf).filter(|_| is_meant),
+                Err(error) => error,
+            };
+            let place = error.path().iter().fold(String::new(), |place, segment| match segment {
+                serde_path_to_error::Segment::Seq { index } => child(&place, &index.to_string()),
+                serde_path_to_error::Segment::Map { key } => child(&place, key),
+                _ => place,
+            });
+            let message = error.inner().to_string();
+            let named = |kind: &str| message.strip_prefix(kind)?.split_once('`').map(|(field, _)| field);
+            if named("missing field `").is_some_and(|field| left_out.contains(&child(&place, field))) {
+                return None;
             }
-            Some(_) => self.problems.at_key(&place, ProblemCode::Schema, message),
-            None => self.problems.at_value(&place, ProblemCode::Schema, message),
+            let place = match named("unknown field `") {
+                Some(field) if !place.ends_with(&child("", field)) => child(&place, field),
+                _ => place,
+            };
+            let (at, words) = (format!("{pointer}{place}"), wording::told(&message));
+            if named("unknown field `").is_some() {
+                self.problems.at_key(&at, ProblemCode::Schema, words);
+            } else {
+                is_meant = false;
+                self.problems.at_value(&at, ProblemCode::Schema, words);
+            }
+            left_out.insert(leave_out(left.to_mut(), &place)?);
         }
         None
     }
@@ -265,10 +283,20 @@ impl Decoder<'_, '_> {
 
     fn check_fields(&mut self, fields: &Map<String, Value>, pointer: &str, known: &[&str]) {
         for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
-            let message = format!("unknown field `{field}`, expected {}", listed(known));
+            let message = format!("there is no `{field}` here; what there is: {}", listed(known));
             self.problems.at_key(&child(pointer, field), ProblemCode::Schema, message);
         }
     }
+}
+
+/// Takes the field at `place` out of `value`, or the field that holds the list in which that is; says which.
+fn leave_out(value: &mut Value, place: &str) -> Option<String> {
+    let (around, name) = place.rsplit_once('/')?;
+    match value.pointer_mut(around)? {
+        Value::Object(fields) => fields.remove(&name.replace("~1", "/").replace("~0", "~")),
+        _ => return leave_out(value, around),
+    }
+    .map(|_| place.to_owned())
 }
 
 fn name_rule(of: &str) -> String {

@@ -98,7 +98,7 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
         (Guest::running("(i64.const 0)"), Code::ComponentInvalid, "type mismatch"),
         (Guest::echo().with("(memory 1)"), Code::ComponentInvalid, "multiple memories"),
         (Guest::echo().with("(func (drop (i32x4.relaxed_trunc_f32x4_s (v128.const i32x4 0 0 0 0))))"), Code::ComponentInvalid, "relaxed"),
-        (Guest::echo().describing("{}"), Code::DescriptorInvalid, "missing field `name`"),
+        (Guest::echo().describing("{}"), Code::DescriptorInvalid, "`name` is missing"),
         (
             Guest::echo().describing(r#"{"name":"a","input":{"properties":{"a":{"type":"money"}}},"output":{}}"#),
             Code::DescriptorInvalid,

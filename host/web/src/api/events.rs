@@ -348,7 +348,7 @@ mod tests {
         [{"type":"t"},{"type":"t","id":"run_01h455vb4pex5vsknk084sn02q"}]
           bad_request ["/1/id"] the body cannot be read: `run_01h455vb4pex5vsknk084sn02q` is not an id of the form `evt_…` (26 characters of base32 after the prefix), nor a UUID
         {"type":"t","extra":1}
-          bad_request ["/extra"] the body cannot be read: unknown field `extra`, expected one of `type`, `data`, `record`, `id`
+          bad_request ["/extra"] the body cannot be read: there is no `extra` here; what there is: `type`, `data`, `record`, `id`
         {"type":""}
           bad_request ["/type"] a type has 1 to 255 bytes, without control characters
         {"type":"a\u0000"}
@@ -360,7 +360,7 @@ mod tests {
         []
           bad_request [""] a request has 1 to 100 events
         7
-          bad_request [""] the body cannot be read: invalid type: integer `7`, expected struct EventIn
+          bad_request [""] the body cannot be read: a map is expected here, and this is `7`
 
           bad_request [""] the body cannot be read: EOF while parsing a value at line 1 column 0
         {"type":"ttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttt
@@ -376,7 +376,7 @@ mod tests {
         {"specversion":"0.3","id":"1","source":"/s","type":"t"}
           bad_request ["/specversion"] only CloudEvents 1.0 are known here
         {"specversion":"1.0","id":"1","type":"t"}
-          bad_request [""] the body cannot be read: missing field `source`
+          bad_request [""] the body cannot be read: `source` is missing
         "#);
     }
 }

@@ -135,13 +135,13 @@ fn what_comes_of_a_scenario_is_held_against_what_it_says() {
 #[test]
 fn what_is_no_scenario_is_told_where() {
     for (from, to, expected) in [
-        ("input:", "inputs:", "2:1: unknown field `inputs`"),
-        ("state: unknown", "stat: unknown", "9:25: unknown field `stat`"),
-        ("crash_before_answer", "crash_before", "5:1: unknown field `crash_before`"),
+        ("input:", "inputs:", "2:1: there is no `inputs` here"),
+        ("state: unknown", "stat: unknown", "9:25: there is no `stat` here"),
+        ("crash_before_answer", "crash_before", "5:1: there is no `crash_before` here"),
         (
             "blocked: true",
             "blocked: maybe",
-            "7:12: invalid type: string \"maybe\", expected a boolean (/expect/blocked)",
+            "7:12: `true` or `false` is expected here, and this is \"maybe\" (/expect/blocked)",
         ),
         (
             "blocked: true",
