@@ -178,6 +178,11 @@ impl Api {
                     .next("counterfoil dev    (or name another host with --url or COUNTERFOIL_URL)")
                     .into()
             }
+            ApiError::Url(_) => {
+                Failure::new(Exit::Usage, format!("{} cannot be the API's address", self.base))
+                    .details(["it begins with http:// or https://".to_owned()])
+                    .into()
+            }
             other => anyhow::Error::from(other).context(format!("no answer of {}", self.base)),
         }
     }
@@ -188,24 +193,21 @@ impl Api {
                 format!("{url} answered {}: is that the address of a Counterfoil host?", answer.status);
             return Refusal::Other(Failure::new(Exit::Error, what).into());
         };
-        let exit = match answer.status {
-            400 => Exit::Usage,
-            403 | 409 | 413 | 422 => Exit::Refused,
-            _ => Exit::Error,
-        };
         let what = match &problem.detail {
-            // Of what there is not, it was asked here.
-            Some(_) if problem.code == "not_found" => {
+            // Of what there is not, it was asked here, unless the host says what of it there is not.
+            Some(_) if problem.code == "not_found" && problem.errors.is_empty() => {
                 format!("{} ({}): {}", problem.title, problem.code, named(path))
             }
             Some(detail) => format!("{} ({}): {detail}", problem.title, problem.code),
             None => format!("{} ({})", problem.title, problem.code),
         };
-        let mut failure = Failure::new(exit, what).details(problem.errors.iter().map(ProblemPart::line));
+        let is_news = |part: &&ProblemPart| Some(part.line()) != problem.detail;
+        let mut failure = Failure::new(Exit::of_status(answer.status), what)
+            .details(problem.errors.iter().filter(is_news).map(ProblemPart::line));
         if let Some(advice) = &problem.advice {
             failure = failure.details([format!("advice: {}", self.page(advice))]);
         }
-        if let Some(next) = next(&problem.code, path) {
+        if let Some(next) = next(&problem, path) {
             failure = failure.next(next);
         }
         Refusal::Problem(problem, failure)
@@ -234,8 +236,11 @@ fn named(path: &[&str]) -> String {
 }
 
 /// What usually helps.
-fn next(code: &str, path: &[&str]) -> Option<String> {
-    Some(match (code, path) {
+fn next(problem: &Problem, path: &[&str]) -> Option<String> {
+    Some(match (problem.code.as_str(), path) {
+        ("not_found", ["workflows", name, ..]) if !problem.errors.is_empty() => {
+            format!("counterfoil workflow show {name}")
+        }
         ("unauthenticated", _) => "counterfoil doctor    (give a key with --key or COUNTERFOIL_KEY)".into(),
         ("workflow_not_active", ["workflows", name, ..]) => format!("counterfoil workflow activate {name}"),
         ("not_unknown", _) => "counterfoil effect list --state unknown".into(),
@@ -256,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn what_is_not_there_is_named() -> serde_json::Result<()> {
         for (path, expected, advice) in [
             (
                 &["blocks", "a"][..],
@@ -274,11 +279,13 @@ mod tests {
                 None,
             ),
         ] {
+            let problem: Problem = serde_json::from_str(r#"{ "code": "not_found", "title": "Not found" }"#)?;
             assert_eq!(
-                (named(path).as_str(), next("not_found", path).as_deref()),
+                (named(path).as_str(), next(&problem, path).as_deref()),
                 (expected, advice),
                 "{path:?}"
             );
         }
+        Ok(())
     }
 }

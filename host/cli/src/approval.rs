@@ -54,6 +54,23 @@ const COLUMNS: &[Column] = &[
     Column::plain("by", "/decided_by"),
 ];
 
+/// Of one approval, what a person decides by too.
+const ALL: &[Column] = &[
+    Column::plain("id", "/id"),
+    Column::plain("question", "/title"),
+    Column::plain("detail", "/detail"),
+    Column::plain("form", "/form").or("none: a yes needs no answer"),
+    Column::plain("workflow", "/workflow"),
+    Column::plain("run", "/run"),
+    Column::plain("step", "/node"),
+    Column::time("asked", "/asked_at"),
+    Column::time("deadline", "/deadline"),
+    Column::plain("outcome", "/outcome"),
+    Column::plain("by", "/decided_by"),
+    Column::time("decided", "/decided_at"),
+    Column::plain("answer", "/answer"),
+];
+
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let api = Api::new(global)?;
     match command {
@@ -64,7 +81,11 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         }
         Command::Show { id } => {
             let approval = api.get(&["approvals", &id], &[]).await?;
-            output.record(&approval, COLUMNS)?;
+            output.record(&approval, ALL)?;
+            if approval["outcome"].is_null() {
+                let answer = if approval["form"].is_null() { "" } else { " --answer JSON" };
+                anstream::eprintln!("next: counterfoil approval approve {id}{answer}");
+            }
         }
         Command::Approve { id, answer } => decide(&api, &id, true, answer, output).await?,
         Command::Reject { id, answer } => decide(&api, &id, false, answer, output).await?,

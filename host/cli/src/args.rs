@@ -1,10 +1,10 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Parser, Subcommand};
-use counterfoil_domain::fair_share::WEIGHT_MAX;
-use serde_json::{Value, json};
+use counterfoil_domain::fair_share::{Share, WEIGHT_MAX};
 use url::Url;
 
 use crate::exit::{self, Exit, Failure};
@@ -71,36 +71,61 @@ impl Page {
     }
 }
 
-/// How much of a host's room somebody may have.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ShareOf {
-    /// How much of the room, beside the others that have work due; up to 1000.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    weight: u32,
-    /// Steps in flight at most on each host [default: as many as there is room for].
+/// What to change of how much of a host's room somebody may have; nothing shows it.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct ShareChange {
+    /// How much of the room, beside the others that have work due: 1 to 1000, and 1 where nobody has set another.
     #[arg(long, value_name = "N")]
-    in_flight_max: Option<u32>,
+    weight: Option<u32>,
+    /// Steps in flight at most on each host; `none` for as many as there is room for.
+    #[arg(long, value_name = "N")]
+    in_flight_max: Option<Own>,
+}
+
+/// A limit of somebody's own, or that there is none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own(pub(crate) Option<u64>);
+
+impl FromStr for Own {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            _ if text == "none" => Ok(Self(None)),
+            Ok(limit) if limit > 0 => Ok(Self(Some(limit))),
+            _ => Err("a whole number from 1 on, or `none`"),
+        }
+    }
 }
 
 /// A share, as it is shown.
 pub(crate) const SHARE: &[Column] =
-    &[Column::plain("weight", "/weight"), Column::plain("in flight max", "/in_flight_max")];
+    &[Column::plain("weight", "/weight"), Column::plain("in flight max", "/in_flight_max").or("none")];
 
-impl ShareOf {
-    pub(crate) fn json(&self) -> Value {
-        json!({ "weight": self.weight, "in_flight_max": self.in_flight_max })
+impl ShareChange {
+    /// Whether nothing is to be changed.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.weight.is_none() && self.in_flight_max.is_none()
     }
 
-    /// The same for a tenant, whom no API asks.
-    pub(crate) fn judge(&self) -> Result<counterfoil_domain::fair_share::Share, Failure> {
-        let Self { weight, in_flight_max } = *self;
+    /// What `share` becomes. What is not named stays.
+    ///
+    /// # Errors
+    /// A [`Failure`] for what no host would take.
+    pub(crate) fn of(self, share: Share) -> Result<Share, Failure> {
+        let weight = self.weight.unwrap_or(share.weight);
         if !(1..=WEIGHT_MAX).contains(&weight) {
             return Err(Failure::new(Exit::Usage, format!("a weight is from 1 to {WEIGHT_MAX}")));
         }
-        if in_flight_max.is_some_and(|most| most == 0 || i32::try_from(most).is_err()) {
-            return Err(Failure::new(Exit::Usage, "at least 1, and less than 2^31, may be in flight"));
-        }
-        Ok(counterfoil_domain::fair_share::Share { weight, in_flight_max })
+        let in_flight_max = match self.in_flight_max {
+            None => share.in_flight_max,
+            Some(Own(most)) => most
+                .map(i32::try_from)
+                .transpose()
+                .map_err(|_| Failure::new(Exit::Usage, "less than 2^31 may be in flight"))?
+                .map(i32::cast_unsigned),
+        };
+        Ok(Share { weight, in_flight_max })
     }
 }
 

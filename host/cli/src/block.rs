@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use counterfoil_domain::block::with_manifest;
+use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Body, Refusal};
 use crate::args::Global;
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::output::{Column, Output};
 use crate::progress::Progress;
 
@@ -170,7 +171,7 @@ fn component(path: &Path, manifest: Option<&Path>) -> anyhow::Result<Component> 
 fn build(dir: &Path, out: Option<&Path>) -> anyhow::Result<build::Built> {
     let progress = Progress::new(format!("building {}", dir.display()));
     // Cargo takes seconds, and this thread has nothing else to do.
-    tokio::task::block_in_place(|| build::build(dir, out, &|line| progress.say(line)))
+    tokio::task::block_in_place(|| build::build(dir, out, &|line| progress.follow(line)))
 }
 
 async fn push(
@@ -181,7 +182,16 @@ async fn push(
     output: Output,
 ) -> anyhow::Result<()> {
     let Component { name: own_name, bytes } = component(path, manifest)?;
-    let name = name.or(own_name).context("give the block a name with --name")?;
+    let name =
+        name.or(own_name).ok_or_else(|| Failure::new(Exit::Usage, "give the block a name with --name"))?;
+    if !is_name(&name) {
+        let what = format!(
+            "{name:?} names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`, {NAME_LEN_MAX} at most"
+        );
+        return Err(Failure::new(Exit::Usage, what)
+            .details(["give it another with --name".to_owned()])
+            .into());
+    }
     let size = indicatif::HumanBytes(bytes.len() as u64);
     let progress = Progress::new("the host checks and compiles it, which may take a minute");
     progress.note(&format!("uploading {name} ({size}); the host checks and compiles it"));

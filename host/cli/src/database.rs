@@ -36,7 +36,7 @@ impl Database {
     }
 
     /// The same, or the private cluster of the host that runs on this data directory.
-    pub(crate) async fn join(config: &Config) -> anyhow::Result<Self> {
+    pub(crate) async fn open_beside(config: &Config) -> anyhow::Result<Self> {
         match Self::open(config).await {
             Err(error) if matches!(error.downcast_ref(), Some(ClusterError::InUse { .. })) => {
                 let dev = DevFile::read(&config.data)?.ok_or(error)?;
@@ -45,6 +45,35 @@ impl Database {
             }
             opened => opened,
         }
+    }
+
+    /// Whether there is one to look into: a command that only reads makes none.
+    pub(crate) fn exists(config: &Config) -> bool {
+        // A configured one is found to be missing by whoever connects.
+        config.database.url.is_some() || config.data.cluster_dir().join("data/PG_VERSION").exists()
+    }
+
+    /// The one that there is, with tables that this version knows.
+    ///
+    /// # Errors
+    /// A [`Failure`] that names what makes a database, where there is none or its tables are not up to date.
+    pub(crate) async fn join(config: &Config) -> anyhow::Result<(Self, Store)> {
+        const NEXT: &str = "counterfoil migrate    (or `counterfoil dev`, which does that too)";
+        if !Self::exists(config) {
+            let what = format!("there is no database yet: none in {}", config.data.dir.display());
+            return Err(Failure::new(Exit::Error, what)
+                .details(["and none is configured (DATABASE_URL or COUNTERFOIL__DATABASE__URL)".to_owned()])
+                .next(NEXT)
+                .into());
+        }
+        let database = Self::open_beside(config).await?;
+        let store = database.connect_quietly().await?;
+        if store.has_its_tables().await? {
+            return Ok((database, store));
+        }
+        drop(store);
+        database.close().await?;
+        Err(Failure::new(Exit::Error, "the database has not the tables of this version").next(NEXT).into())
     }
 
     /// How to reach it.

@@ -5,6 +5,7 @@ use chrono::Utc;
 use counterfoil_domain::id::TenantId;
 use counterfoil_domain::key::{self, ApiKey, Pepper};
 use counterfoil_store::Store;
+use counterfoil_web::LoginLinks;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -70,7 +71,10 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
         ),
     });
     output.record(&banner, BANNER)?;
-    anstream::eprintln!("the page's address signs one browser in, once; Ctrl-C stops");
+    anstream::eprintln!(
+        "the page's address signs one browser in, once, within {} minutes; Ctrl-C stops",
+        LoginLinks::VALID_MINUTES
+    );
     host.run(wire::told_to_stop()?).await?;
     database.close().await?;
     Ok(Exit::Ok)

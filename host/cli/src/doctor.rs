@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::Utc;
+use counterfoil_effects::client::api::{ApiClient, ApiError};
 use counterfoil_effects::secrets::{KeyFileError, KeyRing};
 use counterfoil_sandbox::{can_forbid_system_calls, pooled_slots_max};
 use counterfoil_store::Store;
-use counterfoil_store::cluster::{Cluster, ClusterConfig, Durability, Launcher, Shutdown};
+use counterfoil_store::cluster::{Cluster, ClusterConfig, ClusterError, Durability, Launcher, Shutdown};
 use serde::Serialize;
 use serde_json::json;
 
@@ -24,6 +25,9 @@ use crate::secret;
 
 /// Lease times are the database's, but ids and certificates are judged by this machine's clock.
 const SKEW_MS_MAX: i64 = 2_000;
+
+/// A host on this machine answers at once.
+const PROBE_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// What a look found.
 #[derive(Debug, Serialize)]
@@ -46,9 +50,10 @@ const SETTINGS: &[Column] =
 
 pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit> {
     let mut read = Read::new(Flags::of(global), Purpose::Command);
-    // Beside a `dev`, what it reads differently is told as it reads it.
-    let dev =
-        DevFile::read(&read.config().data).ok().flatten().filter(|_| read.config().database.url.is_none());
+    // Where a `dev` has been, on the database that is configured here, what it reads differently is told as it reads it.
+    let url = read.config().database.url.as_ref();
+    let dev = DevFile::read(&read.config().data).ok().flatten();
+    let dev = dev.filter(|dev| url.is_none_or(|url| *url == dev.database_url));
     if dev.is_some() {
         read = Read::new(Flags::of(global), Purpose::Development);
     }
@@ -59,7 +64,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
     if checks.is_empty() {
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
-    checks.push(host(dev.as_ref()));
+    checks.push(host(config, dev.as_ref()).await);
     checks.push(pepper(config));
     checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
@@ -104,13 +109,48 @@ fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
 }
 
 /// Which host it is that all of this is about.
-fn host(dev: Option<&DevFile>) -> Check {
+async fn host(config: &Config, dev: Option<&DevFile>) -> Check {
     const SUBJECT: &str = "host";
-    match dev {
-        Some(dev) => {
-            fine(SUBJECT, format!("`counterfoil dev`, at {}: the settings are as it reads them", dev.url))
+    let (program, url) = match dev {
+        Some(dev) => ("counterfoil dev", dev.url.clone()),
+        None => ("counterfoil serve", format!("http://{}/", config.server.listen)),
+    };
+    let settings = format!("the settings here are those that `{program}` would read if it were started now");
+    match listener(&url).await {
+        Listener::Ready => fine(SUBJECT, format!("one answers at {url}, and is ready; {settings}")),
+        Listener::NotReady(why) => {
+            fault(SUBJECT, format!("one answers at {url}, and is not ready: {why}; {settings}"))
         }
-        None => fine(SUBJECT, "`counterfoil serve`: the settings are as it reads them"),
+        Listener::Stranger => {
+            fault(SUBJECT, format!("what answers at {url} is no Counterfoil host; {settings}"))
+        }
+        Listener::Nobody => note(SUBJECT, format!("none answers at {url}; {settings}")),
+    }
+}
+
+/// Who listens at an address.
+enum Listener {
+    Nobody,
+    Stranger,
+    Ready,
+    NotReady(String),
+}
+
+async fn listener(url: &str) -> Listener {
+    let Ok(client) = ApiClient::new(PROBE_TIME_MAX, vec![]) else { return Listener::Nobody };
+    let Some(url) = url.parse().ok().and_then(|url: url::Url| url.join("readyz").ok()) else {
+        return Listener::Nobody;
+    };
+    let answer = match client.request("GET", &url, &[], vec![]).await {
+        Ok(answer) => answer,
+        Err(ApiError::Connect { .. }) => return Listener::Nobody,
+        Err(_) => return Listener::Stranger,
+    };
+    let said: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    match (answer.status, &said["status"], said["detail"].as_str()) {
+        (200, status, _) if status == "ready" => Listener::Ready,
+        (503, _, Some(why)) => Listener::NotReady(why.to_owned()),
+        _ => Listener::Stranger,
     }
 }
 
@@ -208,18 +248,20 @@ fn guests(config: &Config) -> Check {
 }
 
 async fn database(config: &Config) -> Vec<Check> {
-    let dev = DevFile::read(&config.data).ok().flatten();
-    if config.database.url.is_none() && dev.is_none() {
+    if !Database::exists(config) {
         return vec![throwaway_cluster().await];
     }
     match connected(config).await {
         Ok(checks) => checks,
+        Err(error) if matches!(error.downcast_ref(), Some(ClusterError::InUse { .. })) => {
+            vec![note("database", format!("{error}: it cannot be looked into from here"))]
+        }
         Err(error) => vec![fault("database", format!("{error:#}"))],
     }
 }
 
 async fn connected(config: &Config) -> anyhow::Result<Vec<Check>> {
-    let database = Database::join(config).await?;
+    let database = Database::open_beside(config).await?;
     let store = database.connect_quietly().await?;
     let before = Utc::now();
     let theirs = store.ping().await?;

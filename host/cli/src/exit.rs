@@ -26,6 +26,18 @@ pub(crate) enum Exit {
     Refused = 6,
 }
 
+impl Exit {
+    /// Of a command to whose call the host answered with this status, other than success. The guide has the same table.
+    pub(crate) const fn of_status(status: u16) -> Self {
+        match status {
+            400 | 405 | 415 => Self::Usage,
+            401 | 403 | 409 | 413 | 422 => Self::Refused,
+            // What is asked for is not there, as a file may not be; or the host, or one before it, cannot answer now.
+            _ => Self::Error,
+        }
+    }
+}
+
 /// What they mean, for help. `docs/application-developer.md` has the same words.
 pub(crate) const CODES: &str = "\
 Exit codes:

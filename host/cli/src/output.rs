@@ -29,6 +29,8 @@ pub(crate) struct Column {
     title: &'static str,
     pointer: &'static str,
     form: Form,
+    /// What stands for a value that is not there.
+    otherwise: &'static str,
 }
 
 enum Form {
@@ -43,24 +45,32 @@ enum Form {
 
 impl Column {
     pub(crate) const fn plain(title: &'static str, pointer: &'static str) -> Self {
-        Self { title, pointer, form: Form::Plain }
+        Self { title, pointer, form: Form::Plain, otherwise: "" }
     }
 
     pub(crate) const fn digest(title: &'static str, pointer: &'static str) -> Self {
-        Self { title, pointer, form: Form::Digest }
+        Self { title, pointer, form: Form::Digest, otherwise: "" }
     }
 
     pub(crate) const fn state(title: &'static str, pointer: &'static str) -> Self {
-        Self { title, pointer, form: Form::State }
+        Self { title, pointer, form: Form::State, otherwise: "" }
     }
 
     pub(crate) const fn time(title: &'static str, pointer: &'static str) -> Self {
-        Self { title, pointer, form: Form::Time }
+        Self { title, pointer, form: Form::Time, otherwise: "" }
+    }
+
+    /// The same, with what is said where there is no value.
+    pub(crate) const fn or(self, otherwise: &'static str) -> Self {
+        Self { otherwise, ..self }
     }
 
     fn cell(&self, item: &Value) -> String {
         const DIGEST_SIGNS_LEN: usize = 12;
         let text = item.pointer(self.pointer).map(plain).unwrap_or_default();
+        if text.is_empty() {
+            return self.otherwise.to_owned();
+        }
         match self.form {
             Form::Plain => text,
             Form::Digest => text.chars().take(DIGEST_SIGNS_LEN).collect(),

@@ -27,6 +27,16 @@ impl Progress {
         self.0.set_message(message.into());
     }
 
+    /// What another program says of its progress: each line in the place of the one before, or one after the other where
+    /// the standard error is no terminal.
+    pub(crate) fn follow(&self, line: &str) {
+        if self.0.is_hidden() {
+            anstream::eprintln!("{line}");
+        } else {
+            self.0.set_message(line.to_owned());
+        }
+    }
+
     /// A line that stays, also where nobody watches.
     pub(crate) fn note(&self, line: &str) {
         self.0.suspend(|| anstream::eprintln!("{line}"));

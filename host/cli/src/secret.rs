@@ -130,8 +130,7 @@ pub(crate) async fn check_keys(file: &Path, store: &Store) -> anyhow::Result<()>
 
 async fn rotate(config: &Config, no_new_key: bool, output: Output) -> anyhow::Result<Exit> {
     let file = &config.secrets.keys_file;
-    let database = Database::join(config).await?;
-    let store = database.connect_quietly().await?;
+    let (database, store) = Database::join(config).await?;
     let mut ring = KeyRing::read(file).map_err(|error| {
         let why = format!("{:#}", anyhow::Error::from(error));
         Failure::new(Exit::Error, "there are no keys to go on from").details([

@@ -1,7 +1,5 @@
 //! `counterfoil tenant`: against the database, since there is no key before there is a tenant.
 
-use std::str::FromStr;
-
 use anyhow::Context as _;
 use chrono::Utc;
 use clap::Subcommand;
@@ -18,7 +16,7 @@ use counterfoil_store::tenant::{Created, LimitsChange, TenantRow};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::args::{Global, SHARE, ShareOf};
+use crate::args::{Global, Own, SHARE, ShareChange};
 use crate::config::{DAYS, Flags, Purpose, Read};
 use crate::database::Database;
 use crate::exit::{Exit, Failure};
@@ -36,12 +34,12 @@ pub(crate) enum Command {
     List,
     /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
     Limits(Limits),
-    /// Set how much of a host's room a tenant may have. Hosts know of it within a second.
+    /// Show how much of a host's room a tenant may have, or change it. Hosts know of it within a second.
     Share {
         /// Its name.
         name: String,
         #[command(flatten)]
-        share: ShareOf,
+        change: ShareChange,
     },
     /// Show how long a tenant's finished runs are kept, or set it.
     Retention {
@@ -69,22 +67,6 @@ pub(crate) struct Limits {
     wall_ms_max: Option<Own>,
 }
 
-/// A limit of a tenant's own, or that it has none.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Own(Option<u64>);
-
-impl FromStr for Own {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.parse() {
-            _ if text == "none" => Ok(Self(None)),
-            Ok(limit) if limit > 0 => Ok(Self(Some(limit))),
-            _ => Err("a whole number from 1 on, or `none`"),
-        }
-    }
-}
-
 fn own_cpu(text: &str) -> Result<Own, String> {
     match text.parse()? {
         Own(Some(limit)) if limit < CPU_TICK_MS => {
@@ -107,19 +89,24 @@ const TENANTS: &[Column] = &[
 
 const LIMITS: &[Column] = &[
     Column::plain("tenant", "/tenant"),
-    Column::plain("its own: memory, bytes", "/own/memory_bytes_max"),
-    Column::plain("its own: cpu, ms", "/own/cpu_ms_max"),
-    Column::plain("its own: wall, ms", "/own/wall_ms_max"),
-    Column::plain("hosts configured as this: memory, bytes", "/in_force/memory_bytes_max"),
-    Column::plain("hosts configured as this: cpu, ms", "/in_force/cpu_ms_max"),
-    Column::plain("hosts configured as this: wall, ms", "/in_force/wall_ms_max"),
+    Column::plain("its own: memory, bytes", "/own/memory_bytes_max").or("none"),
+    Column::plain("its own: cpu, ms", "/own/cpu_ms_max").or("none"),
+    Column::plain("its own: wall, ms", "/own/wall_ms_max").or("none"),
+    Column::plain("in force: memory, bytes", "/in_force/memory_bytes_max"),
+    Column::plain("in force: cpu, ms", "/in_force/cpu_ms_max"),
+    Column::plain("in force: wall, ms", "/in_force/wall_ms_max"),
 ];
 
 const RETENTION: &[Column] = &[
     Column::plain("tenant", "/tenant"),
-    Column::plain("its own: days", "/own/days"),
-    Column::plain("hosts configured as this: days", "/in_force/days"),
+    Column::plain("its own: days", "/own/days").or("none"),
+    Column::plain("in force: days", "/in_force/days").or("for ever"),
 ];
+
+/// Other hosts may be configured otherwise.
+fn tell_whose() {
+    anstream::eprintln!("in force is what a host does that is configured as this command is");
+}
 
 const COLUMNS: &[Column] =
     &[Column::plain("tenant", "/tenant"), Column::plain("id", "/id"), Column::plain("key", "/key")];
@@ -140,15 +127,15 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
         Command::List => list(global, output).await,
         Command::Create { name } => create_with_key(&name, global, output).await,
         Command::Limits(limits) => limits.run(global, output).await,
-        Command::Share { name, share } => set_share(&name, &share, global, output).await,
+        Command::Share { name, change } => share(&name, change, global, output).await,
         Command::Retention { name, days } => retention(&name, days, global, output).await,
     }
 }
 
 async fn list(global: &Global, output: Output) -> anyhow::Result<Exit> {
     let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
-    let database = Database::join(&config).await?;
-    let tenants = database.connect_quietly().await?.tenants().await?;
+    let (database, store) = Database::join(&config).await?;
+    let tenants = store.tenants().await?;
     let item = |row: TenantRow| {
         let TenantRow { id, name, created_at, share, limits } = row;
         let Share { weight, in_flight_max } = share;
@@ -167,17 +154,23 @@ async fn list(global: &Global, output: Output) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn set_share(name: &str, share: &ShareOf, global: &Global, output: Output) -> anyhow::Result<Exit> {
-    let judged = share.judge()?;
-    let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
-    let database = Database::join(&config).await?;
-    let store = database.connect_quietly().await?;
-    if !store.set_tenant_share(name, judged, &operator()).await? {
-        return Err(Failure::new(Exit::Refused, format!("there is no tenant `{name}`")).into());
+async fn share(name: &str, change: ShareChange, global: &Global, output: Output) -> anyhow::Result<Exit> {
+    let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
+    let (database, store) = Database::join(&config).await?;
+    let tenants = store.tenants().await?;
+    let now = tenants.iter().find(|tenant| tenant.name == name).ok_or_else(|| no_tenant(name))?.share;
+    let share = change.of(now)?;
+    if !change.is_empty() && !store.set_tenant_share(name, share, &operator()).await? {
+        return Err(no_tenant(name).into());
     }
-    output.record(&share.json(), SHARE)?;
+    let Share { weight, in_flight_max } = share;
+    output.record(&json!({ "weight": weight, "in_flight_max": in_flight_max }), SHARE)?;
     database.close().await?;
     Ok(Exit::Ok)
+}
+
+fn no_tenant(name: &str) -> Failure {
+    Failure::new(Exit::Error, format!("there is no tenant `{name}`")).next("counterfoil tenant list")
 }
 
 /// Whoever has the database's address.
@@ -193,19 +186,18 @@ async fn retention(name: &str, days: Option<Own>, global: &Global, output: Outpu
         return Err(Failure::new(Exit::Usage, what).into());
     };
     let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
-    let database = Database::join(&config).await?;
-    let store = database.connect_quietly().await?;
-    let missing = || Failure::new(Exit::Refused, format!("there is no tenant `{name}`"));
+    let (database, store) = Database::join(&config).await?;
     if let Some(days) = set
         && !store.set_tenant_retention(name, OwnRetention { days }, &operator()).await?
     {
-        return Err(missing().into());
+        return Err(no_tenant(name).into());
     }
-    let own = store.tenant_retention(name).await?.ok_or_else(missing)?;
+    let own = store.tenant_retention(name).await?.ok_or_else(|| no_tenant(name))?;
     // What hosts do that have this configuration.
     let in_force = own.days.or(config.retention.days);
     let told = json!({ "tenant": name, "own": { "days": own.days }, "in_force": { "days": in_force } });
     output.record(&told, RETENTION)?;
+    tell_whose();
     database.close().await?;
     Ok(Exit::Ok)
 }
@@ -213,8 +205,7 @@ async fn retention(name: &str, days: Option<Own>, global: &Global, output: Outpu
 async fn create_with_key(name: &str, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let pepper = config.secrets.pepper.as_ref().context("there is no pepper")?;
-    let database = Database::join(&config).await?;
-    let store = database.connect_quietly().await?;
+    let (database, store) = Database::join(&config).await?;
     let tenant = create(&store, name).await?;
     let key = create_admin_key(&store, tenant, "made with its tenant", pepper).await?;
     let record = json!({ "tenant": name, "id": tenant, "key": key.to_string() });
@@ -227,11 +218,9 @@ async fn create_with_key(name: &str, global: &Global, output: Output) -> anyhow:
 impl Limits {
     async fn run(self, global: &Global, output: Output) -> anyhow::Result<Exit> {
         let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
-        let database = Database::join(&config).await?;
-        let store = database.connect_quietly().await?;
+        let (database, store) = Database::join(&config).await?;
         let Some(tenant) = store.tenant_by_name(&self.tenant).await? else {
-            let what = format!("there is no tenant `{}`", self.tenant);
-            return Err(Failure::new(Exit::Refused, what).into());
+            return Err(no_tenant(&self.tenant).into());
         };
         let set = |own: Option<Own>| own.map(|Own(limit)| limit);
         let change = LimitsChange {
@@ -247,6 +236,7 @@ impl Limits {
         // What hosts grant that have this configuration.
         let in_force = own.narrow(config.limits.step);
         output.record(&json!({ "tenant": self.tenant, "own": own, "in_force": in_force }), LIMITS)?;
+        tell_whose();
         database.close().await?;
         Ok(Exit::Ok)
     }

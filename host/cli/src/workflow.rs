@@ -1,12 +1,14 @@
 //! `counterfoil workflow`: definitions, their versions, and which of them is active.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Subcommand;
+use counterfoil_domain::fair_share::Share;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Body, Refusal};
-use crate::args::Global;
+use crate::args::{Global, SHARE, ShareChange};
 use crate::exit::Exit;
 use crate::input;
 use crate::output::{Column, Output, fields, plain};
@@ -37,9 +39,9 @@ pub(crate) enum Command {
     Activate {
         /// The workflow.
         name: String,
-        /// Which version [default: the newest].
+        /// Which version, such as 2 or v2 [default: the newest].
         #[arg(long)]
-        version: Option<u32>,
+        version: Option<VersionNumber>,
         /// Activate it also if it changes side effects.
         #[arg(long)]
         accept: bool,
@@ -49,9 +51,9 @@ pub(crate) enum Command {
         /// The workflow.
         name: String,
         /// The version to compare with [default: the active one].
-        from: Option<u32>,
+        from: Option<VersionNumber>,
         /// The version to compare [default: the newest].
-        to: Option<u32>,
+        to: Option<VersionNumber>,
     },
     /// Let a workflow start no runs; those that have started go on.
     Pause {
@@ -63,12 +65,12 @@ pub(crate) enum Command {
         /// The workflow.
         name: String,
     },
-    /// Set how much of a host's room a workflow may have.
+    /// Show how much of a host's room a workflow may have, or change it.
     Share {
         /// The workflow.
         name: String,
         #[command(flatten)]
-        share: crate::args::ShareOf,
+        change: ShareChange,
     },
     /// All workflows.
     List {
@@ -80,6 +82,19 @@ pub(crate) enum Command {
         /// The workflow.
         name: String,
     },
+}
+
+/// A version, as it is counted (`2`) or shown (`v2`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VersionNumber(u32);
+
+impl FromStr for VersionNumber {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = text.strip_prefix('v').unwrap_or(text).parse().ok().filter(|number| *number > 0);
+        number.map(Self).ok_or("versions are counted from 1: 2, or v2")
+    }
 }
 
 const COLUMNS: &[Column] = &[
@@ -108,12 +123,13 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             push(&Api::new(global)?, &file, activate, output).await?;
         }
         Command::Activate { name, version, accept } => {
-            let answer = activate(&Api::new(global)?, &name, version, accept).await?;
+            let answer =
+                activate(&Api::new(global)?, &name, version.map(|version| version.0), accept).await?;
             output.record(&answer, SAVED)?;
         }
         Command::Diff { name, from, to } => {
-            let query =
-                [("from", from), ("to", to)].map(|(name, number)| (name, number.map(|n| n.to_string())));
+            let query = [("from", from), ("to", to)]
+                .map(|(name, number)| (name, number.map(|VersionNumber(number)| number.to_string())));
             let answer = Api::new(global)?.get(&["workflows", &name, "diff"], &query).await?;
             output.show(&answer, || diff::text(&answer))?;
         }
@@ -125,11 +141,7 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
             let answer = Api::new(global)?.post(&["workflows", &name, "resume"], Body::empty()).await?;
             output.record(&answer, PAUSED)?;
         }
-        Command::Share { name, share } => {
-            let body = Body::json(&share.json());
-            let answer = Api::new(global)?.call("PUT", &["workflows", &name, "share"], &[], body).await?;
-            output.record(&answer, crate::args::SHARE)?;
-        }
+        Command::Share { name, change } => share(&Api::new(global)?, &name, change, output).await?,
         Command::List { page } => {
             output.list(&Api::new(global)?.get(&["workflows"], &page.query()).await?, COLUMNS)?;
         }
@@ -155,6 +167,7 @@ async fn push(api: &Api, file: &Path, activate: Option<bool>, output: Output) ->
         }
         Err(refusal) => return Err(refusal.into()),
     };
+    check::warn(file, &text, &answer["warnings"]);
     if let Some(accepts) = activate {
         let version = answer["version"].as_u64().and_then(|version| u32::try_from(version).ok());
         let active = self::activate(api, &name, version, accepts).await?;
@@ -175,10 +188,26 @@ async fn activate(api: &Api, name: &str, version: Option<u32>, accepts: bool) ->
     match api.post(&["workflows", name, "activate"], Body::json(&body)).await {
         Err(Refusal::Problem(problem, failure)) if problem.code == "side_effects_changed" => {
             let version = version.map(|version| format!(" --version {version}")).unwrap_or_default();
-            Err(failure.next(format!("counterfoil workflow activate {name}{version} --accept")).into())
+            Err(failure
+                .details([format!("what is different in full: counterfoil workflow diff {name}")])
+                .next(format!("counterfoil workflow activate {name}{version} --accept"))
+                .into())
         }
         answer => Ok(answer?),
     }
+}
+
+async fn share(api: &Api, name: &str, change: ShareChange, output: Output) -> anyhow::Result<()> {
+    let workflow = api.get(&["workflows", name], &[]).await?;
+    let now = &workflow["share"];
+    let count = |field: &str| now[field].as_u64().and_then(|count| u32::try_from(count).ok());
+    let now = Share { weight: count("weight").unwrap_or(1), in_flight_max: count("in_flight_max") };
+    let Share { weight, in_flight_max } = change.of(now)?;
+    let mut share = json!({ "weight": weight, "in_flight_max": in_flight_max });
+    if !change.is_empty() {
+        share = api.call("PUT", &["workflows", name, "share"], &[], Body::json(&share)).await?;
+    }
+    output.record(&share, SHARE)
 }
 
 fn show(workflow: &Value) -> String {

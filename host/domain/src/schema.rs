@@ -4,6 +4,7 @@
 //! counted what checking it would take: a schema can neither keep a host busy nor exhaust its stack.
 
 use jsonschema::PatternOptions;
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
 use crate::limits::{NAME_BYTES_MAX, bounded_text, is_too_deep};
@@ -124,12 +125,27 @@ impl Schema {
             let why = "it is not what the schema asks for; it is too large to say where".into();
             return Ok(vec![Fault { place: String::new(), why }]);
         }
-        let faults = self.validator.iter_errors(value).take(FAULTS_MAX);
-        let fault = |fault: jsonschema::ValidationError<'_>| Fault {
-            place: bounded_text(fault.instance_path().as_str(), NAME_BYTES_MAX),
-            why: bounded_text(&fault.to_string(), NAME_BYTES_MAX),
+        Ok(self.validator.iter_errors(value).take(FAULTS_MAX).map(told).collect())
+    }
+
+    /// What is wrong with a value whatever stands at the pointers `open` in it. Nothing, where that takes too much work.
+    pub fn faults_beside(&self, value: &Value, open: &[String]) -> Vec<Fault> {
+        if !work::is_within(&self.written, value, CHEAP_WORK_MAX) {
+            return vec![];
+        }
+        let is_within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        Ok(faults.map(fault).collect())
+        let is_certain = |fault: &jsonschema::ValidationError<'_>| {
+            let place = fault.instance_path().as_str();
+            // Which fields there are is known also where what they hold is not.
+            let is_of_names = matches!(
+                fault.kind(),
+                ValidationErrorKind::Required { .. } | ValidationErrorKind::AdditionalProperties { .. }
+            );
+            open.iter().all(|open| !is_within(place, open) && (is_of_names || !is_within(open, place)))
+        };
+        self.validator.iter_errors(value).filter(is_certain).take(FAULTS_MAX).map(told).collect()
     }
 
     /// Judges what a block is given.
@@ -147,6 +163,13 @@ impl Schema {
             Err(costly) => costly.to_string(),
         };
         Err(format!("the input is not what the block takes: {why}"))
+    }
+}
+
+fn told(fault: jsonschema::ValidationError<'_>) -> Fault {
+    Fault {
+        place: bounded_text(fault.instance_path().as_str(), NAME_BYTES_MAX),
+        why: bounded_text(&fault.to_string(), NAME_BYTES_MAX),
     }
 }
 

@@ -5,6 +5,7 @@
 //! [`advance`] says what comes next, [`Plan::render_input`] what a step is given.
 
 pub mod advance;
+mod advise;
 mod compile;
 mod cycle;
 mod decode;
@@ -19,6 +20,7 @@ pub(crate) mod source;
 pub mod time;
 
 pub use self::advance::advance;
+pub use self::advise::Surroundings;
 pub use self::compile::{Authored, Version};
 pub use self::cycle::{Links, cycle_message};
 pub use self::definition::schema;

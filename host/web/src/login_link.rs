@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// Long enough to reach for the mouse.
-const VALID_MINUTES: i64 = 15;
 /// Links that are open at once; an older one gives way.
 const LINKS_MAX: usize = 16;
 
@@ -28,8 +26,11 @@ impl std::fmt::Debug for LoginLinks {
 }
 
 impl LoginLinks {
+    /// For how long a link may be used: long enough to reach for the mouse.
+    pub const VALID_MINUTES: i64 = 15;
+
     /// Opens a link for the holder of the key with this prefix: a path under the host's address, good for one use
-    /// within 15 minutes after `now`. `random` must be fit for a secret.
+    /// within [`Self::VALID_MINUTES`] after `now`. `random` must be fit for a secret.
     pub fn open(&self, prefix: &str, random: [u8; 32], now: DateTime<Utc>) -> String {
         let token = hex::encode(random);
         let path = format!("/login/{token}");
@@ -38,7 +39,7 @@ impl LoginLinks {
             let oldest = open.iter().min_by_key(|(_, link)| link.until).map(|(token, _)| token.clone());
             oldest.and_then(|token| open.remove(&token));
         }
-        let until = now + TimeDelta::minutes(VALID_MINUTES);
+        let until = now + TimeDelta::minutes(Self::VALID_MINUTES);
         open.insert(token, Link { prefix: prefix.into(), until });
         path
     }

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
+
+use crate::exit::{Exit, Failure};
 
 /// What a new block begins as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,13 +141,15 @@ pub(crate) fn new(parent: &Path, name: &str, template: Template) -> anyhow::Resu
 
 fn check_name(name: &str) -> anyhow::Result<()> {
     if !is_name(name) {
-        bail!(
+        let what = format!(
             "{name:?} names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`, \
              {NAME_LEN_MAX} at most"
         );
+        return Err(Failure::new(Exit::Usage, what).into());
     }
     if RESERVED.contains(&name) {
-        bail!("{name:?} means something to Rust: choose another name");
+        let what = format!("{name:?} means something to Rust: choose another name");
+        return Err(Failure::new(Exit::Usage, what).into());
     }
     Ok(())
 }

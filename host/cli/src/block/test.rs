@@ -148,7 +148,7 @@ fn read(places: &[PathBuf]) -> anyhow::Result<Vec<Script>> {
     }
     if files.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        return Err(Failure::new(Exit::Usage, format!("there is no scenario in {}", places.join(", ")))
+        return Err(Failure::new(Exit::Error, format!("there is no scenario in {}", places.join(", ")))
             .details([
                 "write one, as docs/block-author.md says, or name another place with --scenarios".into()
             ])

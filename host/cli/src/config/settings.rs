@@ -381,7 +381,8 @@ impl fmt::Display for LogFormat {
 impl LogConfig {
     pub(super) fn read(reader: &mut Reader) -> Self {
         let format = reader.value("log.format", LogFormat::Text);
-        let filter = reader.value("log.filter", "info".to_owned());
+        // What the database's driver says in passing, as that a table is there already, is nothing to an operator.
+        let filter = reader.value("log.filter", "info,sqlx=warn".to_owned());
         if let Err(error) = EnvFilter::builder().parse(&filter) {
             reader.check("log.filter", false, || format!("`{filter}`: {error}"));
         }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::workflow::{Authored, Problem, Version};
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use crate::api::ProblemPart;
 use crate::excerpt::{excerpt, from_one};
@@ -48,6 +49,13 @@ pub(super) fn name(file: &Path, text: &str) -> Result<String, Failure> {
 /// What a host found.
 pub(super) fn refused(file: &Path, text: &str, problems: &[ProblemPart]) -> Failure {
     failure(file, text, problems.iter().map(Shown::from))
+}
+
+/// Tells what a host found that will fail as things are.
+pub(super) fn warn(file: &Path, text: &str, warnings: &Value) {
+    for part in Vec::<ProblemPart>::deserialize(warnings).unwrap_or_default() {
+        anstream::eprintln!("warning: {}", Shown::from(&part).text(file, text));
+    }
 }
 
 fn failure<'a>(file: &Path, text: &str, problems: impl ExactSizeIterator<Item = Shown<'a>>) -> Failure {

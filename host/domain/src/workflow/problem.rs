@@ -46,6 +46,12 @@ pub enum ProblemCode {
     ExpressionInvalid,
     /// An expression reads a step that does not exist, or has not run by then.
     StepNotReadable,
+    /// A workflow of which no version is active.
+    WorkflowUnknown,
+    /// A connection that does not exist.
+    ConnectionUnknown,
+    /// An input that the block does not take.
+    InputInvalid,
     /// The workflow would start itself again.
     Cycle,
     /// Steps that can never be reached.

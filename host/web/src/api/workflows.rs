@@ -28,7 +28,7 @@ use super::share::WorkflowShare;
 use crate::auth::{Author, Caller, Operator, Principal, Viewer};
 use crate::extract::{Json, JsonBody, Named, Params, Raw};
 use crate::list::{ListParams, Listed};
-use crate::problem::Problem;
+use crate::problem::{FieldError, Problem};
 use crate::state::{App, Shared};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -188,11 +188,11 @@ async fn save_version(
     }
     let source =
         std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?;
-    let version = save::compile(&app, &caller, &name, source).await?;
+    let held = save::compile(&app, &caller, &name, source).await?;
     if params.check {
-        return Ok(Json(Valid { name, valid: true }).into_response());
+        return Ok(Json(Valid { name, valid: true, warnings: held.warnings }).into_response());
     }
-    let saved = save::save(&app, &caller, &name, source, version).await?;
+    let saved = save::save(&app, &caller, &name, source, held).await?;
     let status = if saved.unchanged { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(saved)).into_response())
 }
@@ -381,5 +381,12 @@ pub(crate) async fn full_version(
     } else {
         None
     };
-    found.ok_or_else(Problem::not_found)
+    if let Some(version) = found {
+        return Ok(version);
+    }
+    let newest = find(app, who, name).await?.versions.first().map_or(0, |version| version.number);
+    let detail = format!("there is no version {number} of workflow `{name}`: its newest is {newest}");
+    let error =
+        FieldError { code: Code::NotFound.name().into(), detail: detail.clone(), ..FieldError::default() };
+    Err(Problem::new(Code::NotFound, detail).with_errors(vec![error]))
 }

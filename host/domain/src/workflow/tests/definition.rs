@@ -40,6 +40,59 @@ fn told(text: &str) -> String {
 }
 
 #[test]
+fn what_will_fail_as_things_are_is_told_with_its_place() {
+    let text = r#"
+name: self
+steps:
+  - a: { block: mail, input: { to: 7, subject: "=input.subject", size: "=1 + 1" } }
+  - b: { block: mail, input: "=input" }
+  - c: { block: mail }
+  - d: { block: other, input: 5 }
+  - e: { workflow: self }
+  - f: { parallel: [ { do: [ { g: { workflow: gone } }, { h: { workflow: there } } ] } ] }
+  - i: { http: { connection: nowhere, method: GET, url: /x } }
+"#;
+    let descriptor = json!({
+        "name": "mail",
+        "input": {
+            "type": "object",
+            "required": ["to", "body"],
+            "properties": { "to": { "type": "string" }, "subject": { "type": "string" }, "body": true },
+            "additionalProperties": false,
+        },
+        "output": true,
+        "effects": [{ "kind": "http", "safety": "at-most-once", "connections": ["smtp", "crm"] }],
+    });
+    let around = Surroundings {
+        active: ["there".to_owned()].into(),
+        connections: ["crm".to_owned()].into(),
+        blocks: [("mail".to_owned(), serde_json::from_value(descriptor).expect("a descriptor"))].into(),
+    };
+    let authored = Authored::read(text).expect("it is YAML");
+    let blocks = ["mail", "other"].map(|name| (name.to_owned(), Digest([0; 32]))).into();
+    let version = authored.compile(&blocks).expect("it holds");
+    let told = authored.warnings(&version.definition, &around);
+    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    let expected = [
+        (4, "connection `smtp`"),
+        (4, "\"body\" is a required property"),
+        (4, "'size' was unexpected"),
+        (4, "7 is not of type \"string\" (/steps/0/a/input/to)"),
+        (5, "connection `smtp`"),
+        (6, "connection `smtp`"),
+        (6, "\"to\" is a required property"),
+        (6, "\"body\" is a required property"),
+        (9, "workflow `gone`"),
+        (10, "connection `nowhere`"),
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    for (line, words) in expected {
+        let is_told = |told: &String| told.starts_with(&format!("{line}:")) && told.contains(words);
+        assert!(told.iter().any(is_told), "{line}: {words} in {told:#?}");
+    }
+}
+
+#[test]
 fn every_problem_is_told_at_once_with_its_place() {
     let text = r#"
 name: Speed

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, WorkflowVersionId};
-use counterfoil_domain::workflow::{self, Authored, Links, Version, is_name};
+use counterfoil_domain::workflow::{self, Authored, Links, Surroundings, Version, is_name};
 use counterfoil_store::workflow::{ActivePlan, NewVersion};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,6 +31,9 @@ pub(super) struct Saved {
     /// What is different from that version; absent if none is active, or this one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<WorkflowDiff>,
+    /// What of it will fail as things are; absent if nothing is known to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<FieldError>,
 }
 
 /// A definition that holds.
@@ -38,15 +41,19 @@ pub(super) struct Saved {
 pub(super) struct Valid {
     pub(super) name: String,
     pub(super) valid: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<FieldError>,
+}
+
+/// A definition that holds, compiled.
+pub(super) struct Held {
+    pub(super) version: Version,
+    /// What of it will fail as things are.
+    pub(super) warnings: Vec<FieldError>,
 }
 
 /// Checks a definition against the blocks that there are, and compiles it.
-pub(super) async fn compile(
-    app: &App,
-    who: &Principal,
-    name: &str,
-    source: &str,
-) -> Result<Version, Problem> {
+pub(super) async fn compile(app: &App, who: &Principal, name: &str, source: &str) -> Result<Held, Problem> {
     if !is_name(name) {
         return Err(Problem::bad_request(
             "a workflow's name is a lowercase letter, then letters, digits and hyphens",
@@ -56,8 +63,8 @@ pub(super) async fn compile(
     let names: Vec<String> = authored.blocks().into_iter().collect();
     let blocks = app.store.newest_blocks(who.tenant, &names).await?;
     let version = authored.compile(&blocks).map_err(invalid)?;
-    let others = links(&app.store.active_plans(who.tenant).await?);
-    if let Some(problem) = authored.cycle(&version, &others) {
+    let active = app.store.active_plans(who.tenant).await?;
+    if let Some(problem) = authored.cycle(&version, &links(&active)) {
         return Err(invalid(vec![problem]));
     }
     if version.definition.name != name {
@@ -65,7 +72,31 @@ pub(super) async fn compile(
             format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
         return Err(Problem::bad_field("/name", detail));
     }
-    Ok(version)
+    let around = surroundings(app, who, &blocks, &active).await?;
+    let warnings = authored.warnings(&version.definition, &around);
+    Ok(Held { version, warnings: warnings.into_iter().map(told).collect() })
+}
+
+/// What a workflow that uses these blocks may find around it.
+async fn surroundings(
+    app: &App,
+    who: &Principal,
+    blocks: &BTreeMap<String, Digest>,
+    active: &[ActivePlan],
+) -> Result<Surroundings, Problem> {
+    let connections = app.store.connections(who.tenant).await?;
+    let digests: Vec<Digest> = blocks.values().copied().collect();
+    let described: BTreeMap<Digest, Value> =
+        app.store.descriptors(who.tenant, &digests).await?.into_iter().collect();
+    // Of a descriptor that a newer host wrote, nothing is known.
+    let described = |(name, digest): (&String, &Digest)| {
+        Some((name.clone(), serde_json::from_value(described.get(digest)?.clone()).ok()?))
+    };
+    Ok(Surroundings {
+        active: active.iter().map(|active| active.name.clone()).collect(),
+        connections: connections.into_iter().map(|connection| connection.name).collect(),
+        blocks: blocks.iter().filter_map(described).collect(),
+    })
 }
 
 /// How the active workflows start each other.
@@ -78,14 +109,17 @@ pub(super) fn links(active: &[ActivePlan]) -> BTreeMap<String, Links> {
 fn invalid(problems: Vec<workflow::Problem>) -> Problem {
     let count = problems.len();
     let detail = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
-    let errors = problems.into_iter().map(|problem| FieldError {
+    Problem::new(Code::DefinitionInvalid, detail).with_errors(problems.into_iter().map(told).collect())
+}
+
+fn told(problem: workflow::Problem) -> FieldError {
+    FieldError {
         code: json!(problem.code).as_str().unwrap_or_default().to_owned(),
         pointer: problem.pointer,
         detail: problem.message,
         line: Some(problem.line),
         column: Some(problem.column),
-    });
-    Problem::new(Code::DefinitionInvalid, detail).with_errors(errors.collect())
+    }
 }
 
 /// Saves a version, unless the newest is the same.
@@ -94,7 +128,7 @@ pub(super) async fn save(
     who: &Principal,
     name: &str,
     source: &str,
-    version: Version,
+    Held { version, warnings }: Held,
 ) -> Result<Saved, Problem> {
     let plan = json!(version.plan);
     let diff = active_diff(app, who, name, &version.plan).await?;
@@ -124,6 +158,7 @@ pub(super) async fn save(
         diff: diff
             .filter(|(active, _)| *active != saved.number)
             .map(|(active, diff)| WorkflowDiff::new(name, active, saved.number, diff)),
+        warnings,
     })
 }
 
