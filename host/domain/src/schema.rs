@@ -125,7 +125,7 @@ impl Schema {
             let why = "it is not what the schema asks for; it is too large to say where".into();
             return Ok(vec![Fault { place: String::new(), why }]);
         }
-        Ok(self.validator.iter_errors(value).take(FAULTS_MAX).map(told).collect())
+        Ok(self.validator.iter_errors(value).take(FAULTS_MAX).map(|fault| told(&fault)).collect())
     }
 
     /// What is wrong with a value whatever stands at the pointers `open` in it. Nothing, where that takes too much work.
@@ -145,7 +145,12 @@ impl Schema {
             );
             open.iter().all(|open| !is_within(place, open) && (is_of_names || !is_within(open, place)))
         };
-        self.validator.iter_errors(value).filter(is_certain).take(FAULTS_MAX).map(told).collect()
+        self.validator
+            .iter_errors(value)
+            .filter(is_certain)
+            .take(FAULTS_MAX)
+            .map(|fault| told(&fault))
+            .collect()
     }
 
     /// Judges what a block is given.
@@ -166,7 +171,7 @@ impl Schema {
     }
 }
 
-fn told(fault: jsonschema::ValidationError<'_>) -> Fault {
+fn told(fault: &jsonschema::ValidationError<'_>) -> Fault {
     Fault {
         place: bounded_text(fault.instance_path().as_str(), NAME_BYTES_MAX),
         why: bounded_text(&fault.to_string(), NAME_BYTES_MAX),

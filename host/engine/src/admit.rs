@@ -94,7 +94,11 @@ fn judge(
         None => event["record"].as_str().map(Into::into),
     });
     if record.is_none() && trigger.dedup != DedupMode::EveryTime {
-        let detail = format!("the trigger is `{}` and the event names no record", trigger.dedup.name());
+        let asked = trigger.record.as_ref().map_or_else(
+            || "it and the event name no record".to_owned(),
+            |record| format!("its `record: {}` names none in this event", record.source()),
+        );
+        let detail = format!("the trigger is `{}`, and {asked}", trigger.dedup.name());
         return Err((Code::MissingRecordIdentity, detail));
     }
     Ok((record, trigger.dedup))

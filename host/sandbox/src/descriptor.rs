@@ -112,7 +112,7 @@ mod tests {
             (&grant(r#"{"kind":"telnet","safety":"read-only"}"#), "unknown kind `telnet`"),
             (
                 &grant(r#"{"kind":"http","safety":"twice"}"#),
-                "`effects[0].safety`: `twice` is not known here; write `at-most-once`",
+                "`effects[0].safety`: `twice` is not known here; write one of `at-most-once`",
             ),
             (r#"{"name":"a","input":{},"output":{}} {}"#, "trailing characters at line 1 column"),
             (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]`: allowed host"),

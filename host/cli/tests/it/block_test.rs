@@ -72,7 +72,7 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
             1,
             "no answer is scripted for call 1, `POST /charges` of the effect `charge`",
         ),
-        ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: unknown field `efect`"),
+        ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: there is no `efect` here"),
         (
             "",
             "",
@@ -95,7 +95,7 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
         "{text}"
     );
     let nowhere = test(home.path(), &charge, &home.path().join("nowhere"), &[]);
-    assert_eq!(nowhere.code, Some(2), "{}", nowhere.text(home.path()));
+    assert_eq!(nowhere.code, Some(1), "{}", nowhere.text(home.path()));
     Ok(())
 }
 
@@ -258,7 +258,7 @@ fn the_scenarios_of_a_program_are_played_with_its_manifest() -> anyhow::Result<(
     for (wrong, place) in [
         (
             json!({ "effects": [{ "kind": "http", "safety": "twice" }] }),
-            "`effects[0].safety`: unknown variant `twice`",
+            "`effects[0].safety`: `twice` is not known here",
         ),
         (json!({ "input": { "type": "text" } }), "`input/type` is no JSON Schema that can be used"),
     ] {

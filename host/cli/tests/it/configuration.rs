@@ -26,7 +26,7 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
       COUNTERFOIL__SERVER__LISTEN: invalid socket address syntax
       engine.lease_ms in counterfoil.toml: at least 1000 ms
       engine.in_flight_max in counterfoil.toml: at least 1
-      COUNTERFOIL__ENGINE__POLL_MS: invalid value signed int `-1`, expected u64
+      COUNTERFOIL__ENGINE__POLL_MS: a whole number, not below 0, is expected here, and this is `-1`
       effects.private_networks in counterfoil.toml: `8.8.8.8/32`: only networks within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 and fc00::/7 can be opened
       COUNTERFOIL_CRASH_AT: `somewhere` is not SITE or SITE:NTH, with or without @runners; sites are before-claim, after-claim, before-prepare, after-dispatch, after-connect, after-first-byte, after-last-byte, mid-answer, before-answer-recorded, after-answer-recorded, in-settle, after-settle
       COUNTERFOIL__LOG__FORMAT: `xml` is neither `text` nor `json`
@@ -97,7 +97,7 @@ fn the_strongest_layer_wins_and_doctor_says_which_it_was() -> anyhow::Result<()>
     limits.cpu_ms_max = 1000 (default)
     limits.memory_bytes_max = 67108864 (default)
     limits.wall_ms_max = 120000 (default)
-    log.filter = info (default)
+    log.filter = info,sqlx=warn (default)
     log.format = text (default)
     pepper = given, not shown (COUNTERFOIL__PEPPER)
     pepper_file = HOME/flag/pepper (default)

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use counterfoil_testkit::provider::{Act, Provider, ProviderConfig};
@@ -109,7 +110,7 @@ fn dev_leaves_a_key_that_the_other_commands_find() -> anyhow::Result<()> {
     assert_eq!(dev.run(&["run", "list", "--key", viewer]).code, Some(0));
     assert_eq!(dev.run(&["key", "revoke", id]).stdout, format!("{id} is revoked\n"));
     let revoked = dev.run(&["run", "list", "--key", viewer]);
-    assert_eq!(revoked.code, Some(1));
+    assert_eq!(revoked.code, Some(6));
     assert!(revoked.stderr.contains("(unauthenticated)"), "{}", revoked.stderr);
 
     // Another tenant, made in the database of the host that runs, sees nothing of this one.
@@ -160,13 +161,29 @@ fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
     let refused = dev.run(&["workflow", "push", "workflow.json", "--activate"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(6), ""), "{}", refused.stderr);
     assert!(refused.stderr.contains("\n  step only: kind changed (it has effects)\n"), "{}", refused.stderr);
-    let next = "next: counterfoil workflow activate waits --version 2 --accept\n";
+    let next = "  what is different in full: counterfoil workflow diff waits\nnext: counterfoil workflow activate waits --version 2 --accept\n";
     assert!(refused.stderr.ends_with(next), "{}", refused.stderr);
     let diff = dev.run(&["workflow", "diff", "waits"]);
     assert_eq!(
         diff.stdout,
         "waits: v1 to v2\n! step only changed  (it has effects)\n      kind: \"delay\" -> \"emit\"\n"
     );
+    assert_eq!(
+        dev.run(&["workflow", "diff", "waits", "v1", "2"]),
+        diff,
+        "as they are shown, or as they are counted"
+    );
+    for args in [&["diff", "waits", "1", "7"][..], &["activate", "waits", "--version", "v7"]] {
+        let missing = dev.run(&[&["workflow"], args].concat());
+        let (code, stderr) = (missing.code, missing.stderr);
+        assert!(stderr.contains("there is no version 7 of workflow `waits`: its newest is 2\n"), "{stderr}");
+        assert!(stderr.ends_with("next: counterfoil workflow show waits\n") && code == Some(1), "{stderr}");
+    }
+    let share =
+        |args: &[&str]| dev.run(&[&["-o", "json", "workflow", "share", "waits"], args].concat()).json();
+    assert_eq!(share(&["--in-flight-max", "5"]), json!({ "weight": 1, "in_flight_max": 5 }));
+    assert_eq!(share(&["--weight", "2"]), json!({ "weight": 2, "in_flight_max": 5 }));
+    assert_eq!(share(&[]), json!({ "weight": 2, "in_flight_max": 5 }), "nothing is reset in passing");
     assert_eq!(dev.run(&["workflow", "activate", "waits", "--accept"]).code, Some(0));
     let missing = dev.run(&["run", "start", "nothing"]);
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
@@ -180,22 +197,61 @@ fn the_exit_code_tells_what_became_of_the_run() -> anyhow::Result<()> {
     let idle = dev.run(&["run", "start", "idle"]);
     assert_eq!(idle.code, Some(6));
     assert!(idle.stderr.ends_with("next: counterfoil workflow activate idle\n"), "{}", idle.stderr);
+    let alone = json!([ { "a": { "workflow": "nobody" } }, { "b": { "http": { "connection": "none", "method": "GET", "url": "/" } } } ]);
+    dev.write("workflow.json", &json!({ "name": "alone", "steps": alone }))?;
+    let warned = dev.run(&["workflow", "push", "workflow.json"]);
+    assert_eq!(warned.code, Some(0), "{}", warned.stderr);
+    for warning in [
+        "warning: workflow.json:1:43: no version of a workflow `nobody` is active: the step fails until one is\n",
+        "there is no connection `none`: the step cannot call through it until it is set\n",
+    ] {
+        assert!(warned.stderr.contains(warning), "{}", warned.stderr);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_asked_is_shown_with_its_form_and_its_wait_is_told_as_one() -> anyhow::Result<()> {
+    let dev = Dev::start()?;
+    let ask =
+        json!({ "approval": { "title": "Refund?", "form": { "type": "object", "required": ["limit"] } } });
+    dev.write("ask.json", &json!({ "name": "ask", "steps": [ { "ok": ask } ] }))?;
+    assert_eq!(dev.run(&["workflow", "push", "ask.json", "--activate"]).code, Some(0));
+    let run = dev.run(&["-o", "json", "run", "start", "ask"]).json();
+    let run = run["id"].as_str().context("an id")?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let id = loop {
+        let open = dev.run(&["-o", "json", "approval", "list"]).json();
+        if let Some(id) = open["items"][0]["id"].as_str() {
+            break id.to_owned();
+        }
+        ensure!(Instant::now() < deadline, "nothing is asked: {open}");
+    };
+    let shown = dev.run(&["approval", "show", &id]);
+    let form = "form      {\"type\":\"object\",\"required\":[\"limit\"]}\n";
+    assert!(shown.stdout.contains(form), "{}", shown.stdout);
+    assert_eq!(shown.stderr, format!("next: counterfoil approval approve {id} --answer JSON\n"));
+    assert_eq!(dev.run(&["approval", "approve", &id, "--answer", "{}"]).code, Some(2));
+    assert_eq!(dev.run(&["approval", "approve", &id, "--answer", "{\"limit\":1}"]).code, Some(0));
+    assert_eq!(dev.run(&["run", "watch", run, "--timeout", "30s"]).code, Some(0));
+    let timeline = dev.run(&["-o", "json", "run", "show", run]).json();
+    let spans = timeline["entries"][0]["spans"].as_array().context("what it did")?;
+    let phases: Vec<&str> = spans.iter().filter_map(|span| span["phase"].as_str()).collect();
+    assert_eq!(phases, ["waiting", "running"], "{timeline}");
     Ok(())
 }
 
 #[test]
 fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
-    let dev = Dev::start()?;
+    let mut dev = Dev::start()?;
     let doctor = dev.run(&["-o", "json", "doctor"]).json();
     let loopback = doctor["settings"].as_array().and_then(|settings| {
         settings.iter().find(|setting| setting["key"] == "effects.allow_loopback").cloned()
     });
     assert_eq!(loopback.context("the setting")?["value"], "true");
-    let host = doctor["checks"]
-        .as_array()
-        .and_then(|checks| checks.iter().find(|check| check["subject"] == "host").cloned());
-    let told = host.context("the host")?["detail"].as_str().unwrap_or_default().to_owned();
-    assert!(told.starts_with("`counterfoil dev`, at http://127.0.0.1:"), "{told}");
+    let url = dev.banner["api"].as_str().context("its address")?.trim_end_matches("v1").to_owned();
+    let settings = "the settings here are those that `counterfoil dev` would read if it were started now";
+    assert_eq!(host_in(&doctor)?, format!("fine: one answers at {url}, and is ready; {settings}"));
 
     // What a host has against a manifest is told with its file, as it is without a host.
     let program = guest("plain-copy")?;
@@ -205,7 +261,7 @@ fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
             json!({ "name": "plain-copy", "input": { "type": "text" }, "output": true }),
             "`input/type` is no JSON Schema",
         ),
-        (json!({ "name": "plain-copy", "input": true }), "missing field `output`"),
+        (json!({ "name": "plain-copy", "input": true }), "`output` is missing"),
     ] {
         dev.write("plain.json", &manifest)?;
         let said = dev.run(&["block", "push", program, "--manifest", "plain.json"]);
@@ -218,7 +274,19 @@ fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
         );
         assert!(said.stderr.ends_with("next: correct plain.json, and the same again\n"), "{}", said.stderr);
     }
+
+    dev.stop()?;
+    let doctor = dev.run(&["-o", "json", "doctor"]).json();
+    assert_eq!(host_in(&doctor)?, format!("note: none answers at {url}; {settings}"));
     Ok(())
+}
+
+/// What a doctor says of the host.
+fn host_in(doctor: &Value) -> anyhow::Result<String> {
+    let checks = doctor["checks"].as_array().context("a list")?;
+    let host = checks.iter().find(|check| check["subject"] == "host").context("the host")?;
+    let text = |field: &str| host[field].as_str().unwrap_or_default();
+    Ok(format!("{}: {}", text("state"), text("detail")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,6 +353,12 @@ fn resolve(provider: &str) -> anyhow::Result<()> {
     assert_eq!(dev.run(&["run", "watch", run, "--timeout", "30s"]).code, Some(0));
     assert_eq!(dev.run(&resolution).code, Some(6), "it is unknown no more");
 
+    let lost = dev.run(&["effect", "list", "--state", "lost"]);
+    let told = "the query cannot be read: `state`: `lost` is not known here; write one of `planned`";
+    assert!(lost.code == Some(2) && lost.stderr.contains(told), "{}", lost.stderr);
+    let ftp = dev.run(&["connection", "set", "files", "--base-url", "ftp://example.com"]);
+    let told = "a connection's begins with https://, http://, smtps:// or smtp://";
+    assert!(ftp.code == Some(2) && ftp.stderr.contains(told), "{}", ftp.stderr);
     let mut lists = vec![];
     for noun in ["run", "effect", "workflow", "connection", "block", "key"] {
         let said = dev.run(&["-o", "json", noun, "list"]);

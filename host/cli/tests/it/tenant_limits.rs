@@ -69,29 +69,35 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
         run(counterfoil(home).args(["tenant", "limits"]).args(args).env("DATABASE_URL", &url)).text(home)
     };
     insta::assert_snapshot!(limits(&["told", "--memory-bytes-max", "1048576", "--wall-ms-max", "500"]), @r#"
-    tenant                                   told
-    its own: memory, bytes                   1048576
-    its own: wall, ms                        500
-    hosts configured as this: memory, bytes  1048576
-    hosts configured as this: cpu, ms        1000
-    hosts configured as this: wall, ms       500
+    tenant                   told
+    its own: memory, bytes   1048576
+    its own: cpu, ms         none
+    its own: wall, ms        500
+    in force: memory, bytes  1048576
+    in force: cpu, ms        1000
+    in force: wall, ms       500
     --- stderr
+    in force is what a host does that is configured as this command is
     --- exit 0
     "#);
     // What is not named stays.
     insta::assert_snapshot!(limits(&["told", "--wall-ms-max", "none"]), @r#"
-    tenant                                   told
-    its own: memory, bytes                   1048576
-    hosts configured as this: memory, bytes  1048576
-    hosts configured as this: cpu, ms        1000
-    hosts configured as this: wall, ms       120000
+    tenant                   told
+    its own: memory, bytes   1048576
+    its own: cpu, ms         none
+    its own: wall, ms        none
+    in force: memory, bytes  1048576
+    in force: cpu, ms        1000
+    in force: wall, ms       120000
     --- stderr
+    in force is what a host does that is configured as this command is
     --- exit 0
     "#);
     insta::assert_snapshot!(limits(&["nobody"]), @r#"
     --- stderr
     error: there is no tenant `nobody`
-    --- exit 6
+    next: counterfoil tenant list
+    --- exit 1
     "#);
     insta::assert_snapshot!(limits(&["told", "--cpu-ms-max", "9"]), @r#"
     --- stderr
@@ -116,5 +122,36 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
     );
     let table = run(counterfoil(home).args(["tenant", "list"]).env("DATABASE_URL", &url)).text(home);
     assert!(table.starts_with("TENANT  ") && table.contains("\ntold "), "{table}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_tenant_has_is_shown_and_stays_unless_it_is_named() -> anyhow::Result<()> {
+    let world = World::bare("shown").await?;
+    let (home, url) = (world.directory.path(), world.database.url());
+    let tenant =
+        |args: &[&str]| run(counterfoil(home).arg("tenant").args(args).env("DATABASE_URL", &url)).text(home);
+    for (args, weight, most) in [
+        (&[][..], 1, "none"),
+        (&["--in-flight-max", "50"], 1, "50"),
+        (&["--weight", "3"], 3, "50"),
+        (&[], 3, "50"),
+        (&["--weight", "1", "--in-flight-max", "none"], 1, "none"),
+        (&[], 1, "none"),
+    ] {
+        let told = tenant(&[&["share", "shown"], args].concat());
+        let expected = format!("weight         {weight}\nin flight max  {most}\n--- stderr\n--- exit 0");
+        assert_eq!(told, expected, "{args:?}");
+    }
+    let told = tenant(&["share", "shown", "--weight", "1001"]);
+    assert_eq!(told, "--- stderr\nerror: a weight is from 1 to 1000\n--- exit 2");
+    insta::assert_snapshot!(tenant(&["retention", "shown"]), @r#"
+    tenant          shown
+    its own: days   none
+    in force: days  for ever
+    --- stderr
+    in force is what a host does that is configured as this command is
+    --- exit 0
+    "#);
     Ok(())
 }

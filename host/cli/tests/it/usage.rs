@@ -21,7 +21,7 @@ fn what_cannot_be_done_says_why_and_what_to_type_next() -> anyhow::Result<()> {
         ),
         (
             &["run", "list", "--key", "k", "--url", "ftp://a"],
-            "error: no answer of ftp://a/: ftp://a/v1/runs is not an http or https URL\n--- exit 1",
+            "error: ftp://a/ cannot be the API's address\n  it begins with http:// or https://\n--- exit 2",
         ),
         (
             &["run", "start", "a", "--input", "{", "--key", "k"],
@@ -34,6 +34,10 @@ fn what_cannot_be_done_says_why_and_what_to_type_next() -> anyhow::Result<()> {
         (
             &["block", "push", "nowhere.wasm", "--key", "k"],
             "error: cannot read nowhere.wasm: No such file or directory (os error 2)\n--- exit 1",
+        ),
+        (
+            &["block", "new", "My_Block"],
+            "error: \"My_Block\" names no block: a letter comes first, then `a` to `z`, `0` to `9` and `-`, 64 at most\n--- exit 2",
         ),
         (
             &["workflow", "check", "nowhere.yaml"],
@@ -49,6 +53,28 @@ fn what_cannot_be_done_says_why_and_what_to_type_next() -> anyhow::Result<()> {
 }
 
 #[test]
+fn where_there_is_no_database_the_commands_that_open_it_say_so_and_make_none() -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    for args in [
+        &["tenant", "list"][..],
+        &["tenant", "limits", "acme"],
+        &["tenant", "share", "acme", "--weight", "2"],
+        &["tenant", "retention", "acme"],
+        &["tenant", "create", "acme"],
+        &["secret", "rotate"],
+    ] {
+        let said = run(counterfoil(home.path()).args(args).env("COUNTERFOIL__PEPPER", "0".repeat(64)));
+        assert_eq!(
+            said.text(home.path()),
+            "--- stderr\nerror: there is no database yet: none in HOME/.local/share/counterfoil\n  and none is configured (DATABASE_URL or COUNTERFOIL__DATABASE__URL)\nnext: counterfoil migrate    (or `counterfoil dev`, which does that too)\n--- exit 1",
+            "{args:?}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(home.path())?.count(), 0, "and leave nothing behind");
+    Ok(())
+}
+
+#[test]
 fn a_wrong_command_line_is_usage() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     for args in [
@@ -56,6 +82,8 @@ fn a_wrong_command_line_is_usage() -> anyhow::Result<()> {
         &["run", "start", "a", "--timeout", "1s"],
         &["run", "watch", "run_1", "--timeout", "soon"],
         &["effect", "resolve", "eff_1", "--outcome", "lost", "--evidence", "seen"],
+        &["workflow", "activate", "a", "--version", "v0"],
+        &["workflow", "diff", "a", "first"],
         &["nothing"],
         &[],
         &["-o", "xml", "run", "list"],

@@ -57,7 +57,7 @@ impl Scenario {
                     serde_path_to_error::Segment::Map { key } => child(&pointer, key),
                     _ => pointer,
                 });
-                return Err(problem(&source, pointer, error.inner().to_string()));
+                return Err(problem(&source, pointer, &error.inner().to_string()));
             }
         };
         let scenario = Self { source, authored };
@@ -66,7 +66,7 @@ impl Scenario {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        let wrong = |pointer: String, message: &str| Err(problem(&self.source, pointer, message.into()));
+        let wrong = |pointer: String, message: &str| Err(problem(&self.source, pointer, message));
         for (index, answer) in self.authored.answers.iter().enumerate() {
             let AuthoredAnswer { status, json, body, lost, not_sent, .. } = answer;
             let ways = [status.is_some(), *lost, *not_sent].into_iter().filter(|way| *way).count();
@@ -187,7 +187,7 @@ impl Scenario {
     }
 }
 
-fn problem(source: &Source, pointer: String, message: String) -> Problem {
+fn problem(source: &Source, pointer: String, message: &str) -> Problem {
     let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
     let at = match unknown {
         Some((field, _)) if !pointer.ends_with(&child("", field)) => child(&pointer, field),
@@ -195,7 +195,7 @@ fn problem(source: &Source, pointer: String, message: String) -> Problem {
     };
     let (line, column) =
         if unknown.is_some() { source.key_position(&at) } else { source.value_position(&at) };
-    Problem { pointer: at, line, column, code: ProblemCode::Schema, message: wording::told(&message) }
+    Problem { pointer: at, line, column, code: ProblemCode::Schema, message: wording::told(message) }
 }
 
 fn stored(rehearsal: &Rehearsal) -> Value {

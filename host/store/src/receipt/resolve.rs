@@ -103,8 +103,11 @@ impl Store {
         for step in steps {
             if resume(&mut tx, tenant, step.into()).await? { resumed += 1 } else { blocked += 1 }
         }
-        let detail = json!({ "resumed": resumed, "blocked": blocked });
-        audit(&mut tx, tenant, actor, "run.resume", Some(run.0), Some(run), &detail).await?;
+        // What changed nothing was not done.
+        if resumed > 0 {
+            let detail = json!({ "resumed": resumed, "blocked": blocked });
+            audit(&mut tx, tenant, actor, "run.resume", Some(run.0), Some(run), &detail).await?;
+        }
         tx.commit().await?;
         if resumed > 0 {
             self.wake_tenant(tenant);

@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 
 use self::diff::DiffParams;
 pub(crate) use self::diff::WorkflowDiff;
-use self::save::{Saved, Valid};
+use self::save::{Checked, Saved};
 use super::runs::read_plan;
 use super::share::WorkflowShare;
 use crate::auth::{Author, Caller, Operator, Principal, Viewer};
@@ -190,7 +190,7 @@ async fn save_version(
         std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?;
     let held = save::compile(&app, &caller, &name, source).await?;
     if params.check {
-        return Ok(Json(Valid { name, valid: true, warnings: held.warnings }).into_response());
+        return Ok(Json(Checked { name, valid: true, warnings: held.warnings }).into_response());
     }
     let saved = save::save(&app, &caller, &name, source, held).await?;
     let status = if saved.unchanged { StatusCode::OK } else { StatusCode::CREATED };

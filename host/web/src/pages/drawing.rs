@@ -3,6 +3,7 @@
 use std::fmt;
 
 use chrono::{DateTime, Utc};
+use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::ReceiptState;
 use counterfoil_domain::timeline::{Axis, Span};
 
@@ -92,8 +93,12 @@ pub(super) fn effect_bar(timeline: &Timeline, effect: &Effect) -> Bar {
     let from = effect.dispatched_at.unwrap_or(effect.prepared_at);
     let is_open = matches!(effect.state, ReceiptState::Dispatched | ReceiptState::Unknown);
     let to = if is_open { timeline.now } else { effect.answered_at.unwrap_or(from) };
-    let ms = (to - from).num_milliseconds();
-    let title = format!("{}: {}, {}", effect.slot, effect.state, show::length(&ms));
+    // Of a read, only its answer has a time.
+    let length = match effect.dispatched_at {
+        None if effect.safety == Safety::ReadOnly.name() => "a read".to_owned(),
+        _ => show::length(&(to - from).num_milliseconds()),
+    };
+    let title = format!("{}: {}, {length}", effect.slot, effect.state);
     bar(&timeline.axis, from, to, effect_class(effect.state), title)
 }
 

@@ -113,5 +113,5 @@ async fn a_cancelled_run_ends_and_what_it_sent_can_still_be_resolved() {
     let audit = &world.get(&format!("{path}/timeline")).await.with(200)["audit"];
     let actions: Vec<&str> =
         audit.as_array().expect("a list").iter().filter_map(|row| row["action"].as_str()).collect();
-    assert_eq!(actions, ["run.resume", "run.cancel", "effect.resolve"], "{audit}");
+    assert_eq!(actions, ["run.cancel", "effect.resolve"], "{audit}");
 }

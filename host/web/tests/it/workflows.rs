@@ -19,8 +19,19 @@ async fn a_definition_becomes_a_version_is_activated_and_reads_back() {
 
     world.ask(key, "POST", "/v1/blocks/charge-card", &[], "charges").await.with(201);
     let checked = world.ask(key, "PUT", "/v1/workflows/pay?check=true", &[], DEFINITION).await.with(200);
-    assert_eq!(checked, json!({ "name": "pay", "valid": true }));
+    let warning = json!({
+        "pointer": "/steps/1/decide/switch/0/do/0/charge/block",
+        "code": "connection_unknown",
+        "detail": "there is no connection `payments`: block `charge-card` cannot call through it until it is set",
+        "line": 11,
+        "column": 32,
+    });
+    assert_eq!(checked, json!({ "name": "pay", "valid": true, "warnings": [warning] }));
     world.get("/v1/workflows/pay").await.with(404);
+    let connection = json!({ "base_url": "https://payments.example.com" });
+    world.call("PUT", "/v1/connections/payments", connection).await.with(200);
+    let checked = world.ask(key, "PUT", "/v1/workflows/pay?check=true", &[], DEFINITION).await.with(200);
+    assert_eq!(checked, json!({ "name": "pay", "valid": true }));
 
     let first = save(DEFINITION.into()).await.with(201);
     assert_eq!(save(DEFINITION.into()).await.with(200)["unchanged"], true);

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
-use counterfoil_domain::effect::{Answer, EffectFailure, HttpResponse};
+use counterfoil_domain::effect::{Answer, EffectFailure, HttpResponse, Safety};
 use counterfoil_domain::id::{EffectId, RunId};
 use counterfoil_domain::limits::bounded_text;
 use counterfoil_domain::receipt::resolution::{Outcome, Sequel};
@@ -123,8 +123,8 @@ pub(crate) struct EffectDetail {
     pub(crate) position: u32,
     /// The attempt that wrote it.
     pub(crate) attempt: u32,
-    /// The key by which the receiver recognises a repeat.
-    pub(crate) idempotency_key: String,
+    /// The key by which the receiver recognises a repeat; null for a read, which is sent without.
+    pub(crate) idempotency_key: Option<String>,
     /// SHA-256 of the canonical request.
     pub(crate) request_hash: String,
     /// SHA-256 over kind, connection and destination.
@@ -252,7 +252,8 @@ impl From<ReceiptView> for EffectDetail {
             attempt: receipt.attempt,
             request_hash: hex::encode(receipt.request.request_hash),
             destination: hex::encode(receipt.request.destination),
-            idempotency_key: receipt.request.idempotency_key,
+            idempotency_key: (receipt.request.safety != Safety::ReadOnly)
+                .then_some(receipt.request.idempotency_key),
             provider_receipt_id: view.provider_receipt_id,
             preview: receipt.request.preview,
             answer,

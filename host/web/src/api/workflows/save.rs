@@ -38,7 +38,7 @@ pub(super) struct Saved {
 
 /// A definition that holds.
 #[derive(Debug, Serialize)]
-pub(super) struct Valid {
+pub(super) struct Checked {
     pub(super) name: String,
     pub(super) valid: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
