@@ -2,6 +2,7 @@
 //! host that must stay whole: no panic, no process lost, memory bounded, and one end for every run.
 
 mod made;
+mod outside;
 mod values;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use self::made::Case;
+use self::outside::Outside;
 use crate::guest::Guest;
 use crate::host::Caller;
 use crate::provider::{Provider, ProviderConfig};
@@ -32,8 +34,9 @@ const BROKEN: [&str; 3] = [" ERROR ", "panicked", "a runner has ended"];
 /// So is a compiler that dies, but of what bounds it: its time of CPU, or the host's patience.
 const COMPILER_DIED: &str = "the compiler ended without an answer";
 const BOUNDED: [&str; 2] = ["signal: 24", "signal: 9"];
-/// From so many runs on, some must have got an answer to a call.
-const RUNS_WITH_ANSWERS_MIN: usize = 200;
+/// From so many runs on, some must have got an answer to a call, some one from a worker, and some blocks must have been asked
+/// what became of their effects.
+const RUNS_WITH_ANSWERS_MIN: usize = 500;
 /// Those that the examples name.
 const CONNECTIONS: [&str; 2] = ["payments", "crm"];
 /// Lines of the host that are shown.
@@ -62,8 +65,16 @@ pub struct Report {
     ends: BTreeMap<(&'static str, String), usize>,
     cases: usize,
     runs: usize,
-    /// Effects that took place.
+    /// Calls that took place.
     committed: usize,
+    /// Work that was done.
+    worked: usize,
+    /// Tasks that workers took.
+    tasks: usize,
+    /// Effects of which a block said what became of them, and was believed.
+    told: usize,
+    /// Effects of which a block was asked and was not.
+    asked_in_vain: usize,
     host_kib: (u64, u64),
     /// What is wrong, with the number of the case where there is one.
     pub faults: Vec<(Option<u64>, String)>,
@@ -90,14 +101,9 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
     for key in &stage.keys {
         warm(host.as_holder_of(key)).await?;
     }
-    // What is charged, is charged once and answered at once.
     let provider = Provider::start(ProviderConfig::default()).await?;
     for key in &stage.keys {
-        for connection in CONNECTIONS {
-            let path = format!("/v1/connections/{connection}");
-            let base = json!({ "base_url": provider.url() });
-            host.as_holder_of(key).call("PUT", &path, &base).await?;
-        }
+        connect(host.as_holder_of(key), &provider).await?;
     }
     let watch = Watch::new(host.pid()?)?;
     let mut report = Report { seed: options.seed, ..Report::default() };
@@ -106,7 +112,9 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
 
     let next = AtomicU64::new(options.case.unwrap_or(0));
     let until = Instant::now() + options.time;
-    let worker = async |key: &String| -> (Vec<Tried>, Option<(Option<u64>, String)>) {
+    let outside = Outside::default();
+    let pool = PgPool::connect(&stage.database_url()).await?;
+    let player = async |key: &String| -> (Vec<Tried>, Option<(Option<u64>, String)>) {
         let mut all = vec![];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +124,7 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
             }
             let tried = async {
                 let case = made::case(options.seed, number, &originals)?;
-                attempt(host.as_holder_of(key), number, case).await
+                attempt(host.as_holder_of(key), &outside, number, case).await
             };
             match tried.await {
                 Ok(tried) => all.push(tried),
@@ -126,7 +134,14 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
         }
     };
     let [one, other] = &stage.keys[..] else { anyhow::bail!("two tenants") };
-    let (one, other) = tokio::join!(worker(one), worker(other));
+    let (one, other) = tokio::select! {
+        tried = async { tokio::join!(player(one), player(other)) } => tried,
+        _ = async {
+            let worker = |key| outside.work(host.as_holder_of(key), &pool);
+            tokio::join!(worker(one), worker(other))
+        } => anyhow::bail!("workers work until the end"),
+    };
+    report.faults.extend(outside.said().into_iter().map(|fault| (None, fault)));
     for (tried, broken_off) in [one, other] {
         for tried in tried {
             report.take(tried);
@@ -139,29 +154,36 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
         report.faults.extend(last.map(|line| (None, format!("the host said last: {line}"))));
     } else {
         report.judge(watching.stop().await?, &log);
-        let (faults, committed) = unended(&stage.database_url(), report.runs + stage.keys.len()).await?;
-        report.faults.extend(faults);
-        report.committed = committed;
-        if report.runs >= RUNS_WITH_ANSWERS_MIN && committed == 0 {
-            report.faults.push((None, "no case made a call that was answered".into()));
-        }
+        report.faults.extend(unended(&pool, report.runs + stage.keys.len()).await?);
+        report.reach(&pool, &outside).await?;
     }
+    pool.close().await;
     drop(provider);
     stage.strike().await?;
     Ok(report)
+}
+
+/// What is charged, is charged once and answered at once.
+async fn connect(caller: Caller<'_>, provider: &Provider) -> anyhow::Result<()> {
+    for connection in CONNECTIONS {
+        let base = json!({ "base_url": provider.url() });
+        caller.call("PUT", &format!("/v1/connections/{connection}"), &base).await?;
+    }
+    Ok(())
 }
 
 async fn warm(caller: Caller<'_>) -> anyhow::Result<()> {
     const NAME: &str = "warm";
     let reply = caller.upload(NAME, Guest::echo().build()).await?;
     ensure!(reply.status < 300, "{}", reply.json()?);
-    start(caller, NAME, &json!(1)).await.map(drop)
+    let run = start(caller, NAME, &json!(1)).await?;
+    caller.wait_for_run(&run).await.map(drop)
 }
 
-async fn start(caller: Caller<'_>, name: &str, input: &Value) -> anyhow::Result<Value> {
+async fn start(caller: Caller<'_>, name: &str, input: &Value) -> anyhow::Result<String> {
     let step = json!({ "only": { "block": name, "input": "=input", "retry": { "attempts": 1 } } });
     caller.activate(&json!({ "name": name, "steps": [step] })).await?;
-    caller.run_to_end(name, input).await
+    caller.start_run(name, input).await
 }
 
 /// What a case came to.
@@ -174,7 +196,7 @@ struct Tried {
     fault: Option<String>,
 }
 
-async fn attempt(caller: Caller<'_>, number: u64, case: Case) -> anyhow::Result<Tried> {
+async fn attempt(caller: Caller<'_>, outside: &Outside, number: u64, case: Case) -> anyhow::Result<Tried> {
     let Case { family, bytes, input } = case;
     let name = format!("fuzz-{number}");
     let begun = Instant::now();
@@ -188,6 +210,7 @@ async fn attempt(caller: Caller<'_>, number: u64, case: Case) -> anyhow::Result<
             return Ok(Tried { number, family, came_to: code, has_run: false, fault });
         }
         let run = start(caller, &name, &input).await?;
+        let run = outside.see_to_its_end(caller, &run, CASE_MAX).await?;
         let code = run["error"]["code"].as_str().unwrap_or_default();
         let (came_to, is_right) = match run["state"].as_str() {
             Some("succeeded") => ("succeeded", true),
@@ -206,24 +229,20 @@ async fn attempt(caller: Caller<'_>, number: u64, case: Case) -> anyhow::Result<
 }
 
 /// Runs that have not exactly one end, and steps without one.
-/// And how many effects took place.
-async fn unended(url: &str, runs: usize) -> anyhow::Result<(Vec<(Option<u64>, String)>, usize)> {
-    let pool = PgPool::connect(url).await?;
+async fn unended(pool: &PgPool, runs: usize) -> anyhow::Result<Vec<(Option<u64>, String)>> {
     let ends: Vec<(String, i64)> = sqlx::query_as(
         "SELECT r.state, count(s.id) FROM runs r
          LEFT JOIN settled_steps s ON s.tenant_id = r.tenant_id AND s.run_id = r.id
          GROUP BY r.tenant_id, r.id, r.state",
     )
-    .fetch_all(&pool)
+    .fetch_all(pool)
     .await?;
-    let (open, unsent, committed): (i64, i64, i64) = sqlx::query_as(
+    let (open, unsent): (i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM open_steps),
-                (SELECT count(*) FROM receipts WHERE state IN ('planned', 'prepared', 'dispatched', 'unknown')),
-                (SELECT count(*) FROM receipts WHERE state = 'committed' AND kind = 'http')",
+                (SELECT count(*) FROM receipts WHERE state IN ('planned', 'prepared', 'dispatched', 'unknown'))",
     )
-    .fetch_one(&pool)
+    .fetch_one(pool)
     .await?;
-    pool.close().await;
     let mut faults = vec![];
     let wrong = ends.iter().filter(|(state, settled)| state == "open" || *settled != 1).count();
     for (count, what) in [
@@ -236,10 +255,35 @@ async fn unended(url: &str, runs: usize) -> anyhow::Result<(Vec<(Option<u64>, St
             faults.push((None, format!("{count} {what}")));
         }
     }
-    Ok((faults, usize::try_from(committed)?))
+    Ok(faults)
 }
 
 impl Report {
+    /// How far the cases came, and whether all of it was reached.
+    async fn reach(&mut self, pool: &PgPool, outside: &Outside) -> anyhow::Result<()> {
+        let (committed, worked, told): (i64, i64, i64) = sqlx::query_as(
+            "SELECT (SELECT count(*) FROM receipts WHERE state = 'committed' AND kind = 'http'),
+                    (SELECT count(*) FROM receipts WHERE state = 'committed' AND kind = 'worker'),
+                    (SELECT count(*) FROM receipt_history WHERE actor = 'verifier')",
+        )
+        .fetch_one(pool)
+        .await?;
+        self.committed = usize::try_from(committed)?;
+        self.worked = usize::try_from(worked)?;
+        self.told = usize::try_from(told)?;
+        (self.tasks, self.asked_in_vain) = outside.counts();
+        for (count, what) in [
+            (self.committed, "no case made a call that was answered"),
+            (self.worked, "no case handed over work that was done"),
+            (self.told + self.asked_in_vain, "no block was asked what became of an effect"),
+        ] {
+            if self.runs >= RUNS_WITH_ANSWERS_MIN && count == 0 {
+                self.faults.push((None, what.into()));
+            }
+        }
+        Ok(())
+    }
+
     /// What the machine and the host say of the whole time.
     fn judge(&mut self, peaks: Peaks, log: &str) {
         self.host_kib.1 = peaks.host_kib;
@@ -270,7 +314,12 @@ impl Report {
             let _ = writeln!(text, "| {family} | {came_to} | {count} |");
         }
         let (before, most) = self.host_kib;
-        let _ = writeln!(text, "\nhost and runners: {} MiB before, {} MiB at most", before >> 10, most >> 10);
+        let _ = writeln!(
+            text,
+            "\nworkers took {} tasks, and {} were done; blocks said of {} effects what became of them, and were asked of {} in vain",
+            self.tasks, self.worked, self.told, self.asked_in_vain,
+        );
+        let _ = writeln!(text, "host and runners: {} MiB before, {} MiB at most", before >> 10, most >> 10);
         for (number, fault) in &self.faults {
             let which = number.map(|number| format!("case {number}: ")).unwrap_or_default();
             let _ = writeln!(text, "BROKEN: {which}{fault}");

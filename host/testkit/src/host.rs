@@ -368,12 +368,29 @@ impl Caller<'_> {
     /// # Errors
     /// The host refuses it, or it does not end within [`PATIENCE`].
     pub async fn run_to_end(&self, workflow: &str, input: &Value) -> anyhow::Result<Value> {
+        let run = self.start_run(workflow, input).await?;
+        self.wait_for_run(&run).await
+    }
+
+    /// Starts a run; its id.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub async fn start_run(&self, workflow: &str, input: &Value) -> anyhow::Result<String> {
+        let path = format!("/v1/workflows/{workflow}/runs");
+        let run = self.call("POST", &path, &json!({ "input": input })).await?;
+        Ok(run["id"].as_str().context("a run has an id")?.to_owned())
+    }
+
+    /// Waits until a run has ended, or is blocked.
+    ///
+    /// # Errors
+    /// It does not end within [`PATIENCE`].
+    pub async fn wait_for_run(&self, run: &str) -> anyhow::Result<Value> {
         /// A run of a small block takes a few of these.
         const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
         let begun = Instant::now();
-        let path = format!("/v1/workflows/{workflow}/runs");
-        let run = self.call("POST", &path, &json!({ "input": input })).await?;
-        let path = format!("/v1/runs/{}", run["id"].as_str().unwrap_or_default());
+        let path = format!("/v1/runs/{run}");
         loop {
             let run = self.call("GET", &path, &Value::Null).await?;
             if matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled" | "blocked")) {

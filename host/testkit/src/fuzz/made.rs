@@ -239,6 +239,19 @@ mod tests {
     }
 
     #[test]
+    fn some_blocks_lose_an_answer_and_can_be_asked_for_it() {
+        let originals = [Guest::echo().build()];
+        let holds =
+            |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        let of_family = |number| case(7, number, &originals).ok().filter(|case| case.family == FAMILIES[0].0);
+        let blocks: Vec<Vec<u8>> = (0..200).filter_map(of_family).map(|case| case.bytes).collect();
+        for text in ["counterfoil:block/reconcile@0.1.0", "/charges?drop=true"] {
+            let count = blocks.iter().filter(|block| holds(block, text)).count();
+            assert!((1..blocks.len()).contains(&count), "{text}: {count} of {}", blocks.len());
+        }
+    }
+
+    #[test]
     fn a_module_is_put_in_place_of_another() {
         let block = Guest::echo().build();
         for range in modules(&block) {

@@ -2,7 +2,7 @@
 //! other and past the end.
 
 use counterfoil_domain::effect::{
-    EffectCall, EffectRequest, HttpRequest, MailMessage, Safety, StorageRequest,
+    CLAIM_WITHIN, EffectCall, EffectRequest, HttpRequest, MailMessage, Safety, StorageRequest,
 };
 
 use crate::guest::{EFFECT_AT, EFFECT_RESULT_AT, Guest};
@@ -14,6 +14,14 @@ const RESULT_BYTES_LEN: usize = 48;
 /// Calls that a host answers, before those that it may not: there is room for so many between the first and the texts.
 const SOUND_CALLS_MAX: u64 = 4;
 const SOUND_CALL_BYTES_LEN: u32 = 128;
+/// The queue that workers are known to serve.
+pub(super) const QUEUE: &str = "fuzz";
+/// Of a hundred blocks, those that are asked what became of a call whose answer is lost: a second or more each.
+const VERIFYING_PERCENT: u64 = 8;
+/// Where what a block says then lies, behind the calls.
+const VERDICT_AT: u32 = 896;
+/// Where texts of a guest lie.
+const TEXTS_AT: u32 = 1_024;
 /// Bytes that are no text.
 const NOISE_AT: u32 = 62_000;
 const NOISE_BYTES_LEN: u32 = 2_000;
@@ -29,10 +37,14 @@ pub(super) fn block(random: &mut Random) -> Vec<u8> {
     let mut record = guest.lowered(&call(random));
     damage(&mut record, random);
     let mut sound = Vec::new();
+    let verifies = random.percent(VERIFYING_PERCENT);
     // What comes behind calls that were answered is met by a host that has something to keep.
-    for nth in 0..if random.percent(60) { random.between(1, SOUND_CALLS_MAX) } else { 0 } {
+    let calls = if verifies || random.percent(60) { random.between(1, SOUND_CALLS_MAX) } else { 0 };
+    let lost = verifies.then(|| random.below(calls));
+    for nth in 0..calls {
         let at = EFFECT_AT + SOUND_CALL_BYTES_LEN * (1 + u32::try_from(nth).unwrap_or_default());
-        let call = guest.lowered(&sound_call(random, nth));
+        let call = sound_call(random, nth, lost == Some(nth));
+        let call = guest.lowered(&call);
         guest = guest.holding_bytes(at, &call);
         sound.push(format!("(call $perform (i32.const {at}) (i32.const {EFFECT_RESULT_AT}))"));
     }
@@ -49,12 +61,43 @@ pub(super) fn block(random: &mut Random) -> Vec<u8> {
     if random.percent(8) {
         guest = guest.reallocating(&format!("(return {})", constant(random)));
     }
+    if verifies {
+        guest = verifying(guest, random);
+    }
     guest
         .running_instead(sound.concat() + &actions + &answer)
         .holding_bytes(RESULT_AT, &result)
         .holding_bytes(EFFECT_AT, &record)
         .holding_bytes(NOISE_AT, &noise)
         .build()
+}
+
+/// Lets a block be asked what became of a call; what it says is damaged.
+fn verifying(guest: Guest, random: &mut Random) -> Guest {
+    let mut verdict: Vec<u8> = verdict(random).iter().flat_map(|word| word.to_le_bytes()).collect();
+    damage(&mut verdict, random);
+    let actions: String = (0..random.below(3)).map(|_| action(random)).collect();
+    let said = match random.below(8) {
+        0 => "(unreachable)".to_owned(),
+        1 => format!("(call $say {} {})", constant(random), constant(random)),
+        2 => constant(random),
+        _ => format!("(i32.const {VERDICT_AT})"),
+    };
+    guest.verifying(&(actions + &said)).holding_bytes(VERDICT_AT, &verdict)
+}
+
+/// What a block may say, as it lies in memory: which of the three, which kind of answer, and that.
+fn verdict(random: &mut Random) -> [u32; 8] {
+    const OK: u32 = 200;
+    const LEN: u32 = 10;
+    match random.below(10) {
+        0..4 => [0, 0, OK, TEXTS_AT, 0, TEXTS_AT, LEN, 0],
+        4 => [0, 1, 0, 0, 0, 0, 0, 0],
+        5 => [0, 2, 1, TEXTS_AT, LEN, 0, 0, 0],
+        6 => [0, *random.pick(&[3, 4, 5]), TEXTS_AT, LEN, 0, 0, 0, 0],
+        7 => [1, 0, 0, 0, 0, 0, 0, 0],
+        _ => [2, TEXTS_AT, LEN, 0, 0, 0, 0, 0],
+    }
 }
 
 /// A block whose `run` is that of one more core module, the last but one, with its answer moved to where one can lie.
@@ -153,19 +196,20 @@ fn action(random: &mut Random) -> String {
     }
 }
 
-/// A call that is granted, and is answered.
-fn sound_call(random: &mut Random, nth: u64) -> EffectCall {
+/// A call that is granted, and is answered, unless its answer is to be lost.
+fn sound_call(random: &mut Random, nth: u64, is_lost: bool) -> EffectCall {
     let body = || b"{}".to_vec();
-    let request = match random.below(5) {
-        0..2 => EffectRequest::Http(HttpRequest {
-            method: "POST".into(),
-            url: "/charges".into(),
-            headers: vec![],
-            body: body(),
-        }),
+    let charge = |url: &str| {
+        let (method, url) = ("POST".into(), url.into());
+        EffectRequest::Http(HttpRequest { method, url, headers: vec![], body: body() })
+    };
+    let request = match random.below(6) {
+        _ if is_lost => charge("/charges?drop=true"),
+        0..2 => charge("/charges"),
         2 => EffectRequest::Emit { event_type: "lead.created".into(), record_id: None, data: "{}".into() },
         3 => EffectRequest::Storage(StorageRequest::Get("key".into())),
-        _ => EffectRequest::Storage(StorageRequest::Put("key".into(), body())),
+        4 => EffectRequest::Storage(StorageRequest::Put("key".into(), body())),
+        _ => EffectRequest::Worker { queue: QUEUE.into(), input: "{}".into() },
     };
     let connection = matches!(request, EffectRequest::Http(_)).then(|| "payments".to_owned());
     EffectCall {
@@ -214,10 +258,24 @@ fn call(random: &mut Random) -> EffectCall {
             html: None,
             headers: pairs(random),
         }),
-        _ => EffectRequest::Worker { queue: text(random), input: text(random) },
+        _ => EffectRequest::Worker {
+            queue: if random.percent(70) { QUEUE.into() } else { text(random) },
+            input: if random.percent(70) { "{}".into() } else { text(random) },
+        },
     };
     let maybe = |random: &mut Random| random.percent(30).then(|| text(random));
-    let connection = if random.percent(60) { Some("payments".to_owned()) } else { maybe(random) };
+    let is_work = matches!(request, EffectRequest::Worker { .. });
+    let connection = if !is_work && random.percent(60) {
+        Some("payments".to_owned())
+    } else {
+        maybe(random).filter(|_| !is_work || random.percent(30))
+    };
+    let extra = if is_work && random.percent(60) {
+        let within = *random.pick(&["60000", "0", "-1", "x", ""]);
+        vec![(CLAIM_WITHIN.to_owned(), within.to_owned())]
+    } else {
+        pairs(random)
+    };
     EffectCall {
         request,
         key: maybe(random),
@@ -225,6 +283,6 @@ fn call(random: &mut Random) -> EffectCall {
         safety: random.percent(50).then_some(Safety::AtMostOnce),
         idempotency_key: maybe(random),
         timeout_ms: random.percent(10).then(|| word(random)),
-        extra: pairs(random),
+        extra,
     }
 }
