@@ -76,6 +76,17 @@ impl Database {
         Err(Failure::new(Exit::Error, "the database has not the tables of this version").next(NEXT).into())
     }
 
+    /// Says where it is if it is a private one: who starts a host may have meant another.
+    pub(crate) fn tell_if_private(&self, config: &Config) {
+        if self.cluster.is_some() {
+            let dir = config.data.cluster_dir();
+            anstream::eprintln!(
+                "no DATABASE_URL is set: the database is a Postgres of its own in {}",
+                dir.display()
+            );
+        }
+    }
+
     /// How to reach it.
     pub(crate) fn url(&self) -> &str {
         &self.url

@@ -12,6 +12,7 @@ use crate::output::Output;
 pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit> {
     let config = Read::new(Flags::of(global), Purpose::Command).into_config()?;
     let database = Database::open_beside(&config).await?;
+    database.tell_if_private(&config);
     let store = database.connect_quietly().await?;
     store.migrate().await.context("the tables could not be brought up to date")?;
     output.show(&json!({ "migrated": true }), || "the database is up to date".into())?;

@@ -12,7 +12,7 @@ use crate::output::{Column, Output, fields, plain};
 /// What to do with effects.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Effects, the newest first.
+    /// Effects, the newest first; unknown ones the oldest first, since somebody waits for them.
     List {
         /// Only those in this state; those that are `unknown` wait for a person.
         #[arg(long)]

@@ -139,6 +139,9 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
                 1 => format!("a step of {id} goes on"),
                 _ => format!("{count} steps of {id} go on"),
             })?;
+            if count == 0 {
+                return Ok(Exit::Refused);
+            }
         }
     }
     Ok(Exit::Ok)

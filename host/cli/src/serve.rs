@@ -36,6 +36,7 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     telemetry::install(&config.log)?;
     let listener = wire::bind(&config.server).await?;
     let database = Database::open(&config).await?;
+    database.tell_if_private(&config);
     let faults = faults::faults(config.effects.crash_at);
     let store = database.connect(faults.clone()).await?;
     if !store.is_migrated().await? {

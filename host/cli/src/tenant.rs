@@ -30,6 +30,11 @@ pub(crate) enum Command {
         /// Its name.
         name: String,
     },
+    /// Create another admin key of a tenant, whose own are lost or revoked. It is shown this once.
+    Key {
+        /// The tenant's name.
+        name: String,
+    },
     /// Every tenant, and what it may have.
     List,
     /// Show what one execution of a tenant's blocks may use, or narrow it. Hosts take it with the next step.
@@ -115,7 +120,10 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     let name = match &command {
         Command::List => return list(global, output).await,
         Command::Limits(limits) => &limits.tenant,
-        Command::Create { name } | Command::Share { name, .. } | Command::Retention { name, .. } => name,
+        Command::Create { name }
+        | Command::Key { name }
+        | Command::Share { name, .. }
+        | Command::Retention { name, .. } => name,
     };
     if !is_name(name) {
         let what = format!(
@@ -125,7 +133,8 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
     }
     match command {
         Command::List => list(global, output).await,
-        Command::Create { name } => create_with_key(&name, global, output).await,
+        Command::Create { name } => with_key(&name, Tenant::New, global, output).await,
+        Command::Key { name } => with_key(&name, Tenant::There, global, output).await,
         Command::Limits(limits) => limits.run(global, output).await,
         Command::Share { name, change } => share(&name, change, global, output).await,
         Command::Retention { name, days } => retention(&name, days, global, output).await,
@@ -202,12 +211,23 @@ async fn retention(name: &str, days: Option<Own>, global: &Global, output: Outpu
     Ok(Exit::Ok)
 }
 
-async fn create_with_key(name: &str, global: &Global, output: Output) -> anyhow::Result<Exit> {
+/// Whose key is made.
+enum Tenant {
+    New,
+    There,
+}
+
+async fn with_key(name: &str, whose: Tenant, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let config = Read::new(Flags::of(global), Purpose::Service).into_config()?;
     let pepper = config.secrets.pepper.as_ref().context("there is no pepper")?;
     let (database, store) = Database::join(&config).await?;
-    let tenant = create(&store, name).await?;
-    let key = create_admin_key(&store, tenant, "made with its tenant", pepper).await?;
+    let (tenant, label) = match whose {
+        Tenant::New => (create(&store, name).await?, "made with its tenant"),
+        Tenant::There => {
+            (store.tenant_by_name(name).await?.ok_or_else(|| no_tenant(name))?, "made by the operator")
+        }
+    };
+    let key = create_admin_key(&store, tenant, label, pepper).await?;
     let record = json!({ "tenant": name, "id": tenant, "key": key.to_string() });
     output.record(&record, COLUMNS)?;
     anstream::eprintln!("the key is shown this once: keep it where secrets are kept");

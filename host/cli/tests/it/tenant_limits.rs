@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use counterfoil_testkit::guest::Guest;
 use counterfoil_testkit::host::Host;
+use counterfoil_testkit::tenant::PEPPER;
 use serde_json::{Value, json};
 
 use crate::program::{counterfoil, run};
@@ -123,6 +124,29 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
     let table = run(counterfoil(home).args(["tenant", "list"]).env("DATABASE_URL", &url)).text(home);
     assert!(table.starts_with("TENANT  ") && table.contains("\ntold "), "{table}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_whose_keys_are_lost_gets_another_from_the_operator() -> anyhow::Result<()> {
+    let world = World::new("lost").await?;
+    let (home, url) = (world.directory.path(), world.database.url());
+    let key = |tenant: &str| {
+        run(counterfoil(home)
+            .args(["-o", "json", "tenant", "key", tenant])
+            .env("DATABASE_URL", &url)
+            .env("COUNTERFOIL__PEPPER", hex::encode(PEPPER)))
+    };
+    let host = Host::start(&world.host(15_000), &world.key).await?;
+    let own = host.call("GET", "/v1/keys", &Value::Null).await?["items"][0]["id"].clone();
+    host.call("DELETE", &format!("/v1/keys/{}", own.as_str().unwrap_or_default()), &Value::Null).await?;
+    assert!(host.call("GET", "/v1/keys", &Value::Null).await.is_err(), "it was the only one");
+    let made = key("lost").json();
+    let other = host.as_holder_of(made["key"].as_str().unwrap_or_default());
+    let keys = other.call("GET", "/v1/keys", &Value::Null).await?;
+    assert_eq!(keys["items"].as_array().map(Vec::len), Some(2), "{keys}");
+    let nobody = key("nobody").text(home);
+    assert!(nobody.contains("there is no tenant `nobody`"), "{nobody}");
+    host.kill().await
 }
 
 #[tokio::test]

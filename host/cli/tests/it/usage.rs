@@ -61,6 +61,7 @@ fn where_there_is_no_database_the_commands_that_open_it_say_so_and_make_none() -
         &["tenant", "share", "acme", "--weight", "2"],
         &["tenant", "retention", "acme"],
         &["tenant", "create", "acme"],
+        &["tenant", "key", "acme"],
         &["secret", "rotate"],
     ] {
         let said = run(counterfoil(home.path()).args(args).env("COUNTERFOIL__PEPPER", "0".repeat(64)));
