@@ -61,8 +61,8 @@ pub(crate) enum Command {
 pub(crate) struct Limits {
     /// Its name.
     tenant: String,
-    /// Linear memory, in bytes; `none` takes the tenant's own limit away.
-    #[arg(long, value_name = "BYTES")]
+    /// Linear memory, in bytes, at least one page of 65536; `none` takes the tenant's own limit away.
+    #[arg(long, value_name = "BYTES", value_parser = own_memory)]
     memory_bytes_max: Option<Own>,
     /// Guest CPU, in milliseconds, counted in tens of them and so at least 10, or `none`.
     #[arg(long, value_name = "MS", value_parser = own_cpu)]
@@ -70,6 +70,15 @@ pub(crate) struct Limits {
     /// Whole execution, waiting for answers included, in milliseconds, or `none`.
     #[arg(long, value_name = "MS")]
     wall_ms_max: Option<Own>,
+}
+
+fn own_memory(text: &str) -> Result<Own, String> {
+    /// A block without a page can do nothing.
+    const PAGE_BYTES: u64 = 64 << 10;
+    match text.parse()? {
+        Own(Some(limit)) if limit < PAGE_BYTES => Err(format!("at least {PAGE_BYTES}, one page, or `none`")),
+        own => Ok(own),
+    }
 }
 
 fn own_cpu(text: &str) -> Result<Own, String> {

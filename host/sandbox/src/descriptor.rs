@@ -20,7 +20,8 @@ pub(crate) fn parse(text: &[u8], source: &str) -> Result<Descriptor, Refused> {
     let mut document = serde_json::Deserializer::from_slice(text);
     let read = serde_path_to_error::deserialize(&mut document).map_err(|error| {
         let (path, why) = (error.path().to_string(), wording::told(&error.into_inner().to_string()));
-        if path == "." { why } else { format!("`{}`: {why}", shown(&path)) }
+        // `?` is what broke off before it had a name.
+        if matches!(&*path, "." | "?") { why } else { format!("`{}`: {why}", shown(&path)) }
     });
     let read = read.and_then(|read| document.end().map(|()| read).map_err(|error| error.to_string()));
     let descriptor: Descriptor = read.map_err(|why| {
@@ -88,6 +89,7 @@ mod tests {
         let grant = |grant: &str| format!(r#"{{"name":"a","input":{{}},"output":{{}},"effects":[{grant}]}}"#);
         for (text, reason) in [
             ("", "EOF"),
+            ("{ \"name\": \"a\",", "descriptor: EOF while parsing"),
             ("not json", "line 1 column"),
             (r#"{"name":"a","input":{}}"#, "`output` is missing"),
             (

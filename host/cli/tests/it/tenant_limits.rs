@@ -107,6 +107,13 @@ async fn limits_of_a_tenant_are_told_and_refused_in_words() -> anyhow::Result<()
     For more information, try '--help'.
     --- exit 2
     "#);
+    insta::assert_snapshot!(limits(&["told", "--memory-bytes-max", "65535"]), @r#"
+    --- stderr
+    error: invalid value '65535' for '--memory-bytes-max <BYTES>': at least 65536, one page, or `none`
+
+    For more information, try '--help'.
+    --- exit 2
+    "#);
     insta::assert_snapshot!(limits(&["told", "--cpu-ms-max", "0"]), @r#"
     --- stderr
     error: invalid value '0' for '--cpu-ms-max <MS>': a whole number from 1 on, or `none`
