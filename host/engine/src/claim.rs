@@ -147,6 +147,8 @@ impl Claimer {
         if granted.is_empty() {
             return Ok(Looked::Capped);
         }
+        // Counted until what is claimed is held: a run that is admitted meanwhile begins only beside that.
+        let places = inner.held.grant(granted.clone());
         let takes: Vec<Take> =
             granted.into_iter().map(|(queue, places)| self.known.take(queue, places)).collect();
         let request = ClaimRequest {
@@ -159,6 +161,7 @@ impl Claimer {
         let claimed = inner.store.claim(&request).await?;
         // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
         let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence, step.queue())).collect();
+        drop(places);
         let exhausted = self.known.taken(&request.takes, &claimed);
         // With what was claimed counted: whoever fills the host alone has nobody to make room for.
         let is_full = claimed.len() >= room as usize;

@@ -59,8 +59,8 @@ impl State {
     }
 
     fn uncount(&mut self, queue: Queue) {
-        take_one(&mut self.tenants, queue.tenant);
-        take_one(&mut self.queues, queue);
+        take(&mut self.tenants, queue.tenant, 1);
+        take(&mut self.queues, queue, 1);
     }
 
     fn len(&self) -> usize {
@@ -93,11 +93,28 @@ impl State {
     }
 }
 
-fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
+fn take<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K, places: u32) {
     if let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() -= 1;
+        *count.get_mut() -= places;
         if *count.get() == 0 {
             count.remove();
+        }
+    }
+}
+
+/// Places that a claim is about to fill. Given back when it is dropped, by when those that it filled have leases.
+pub(crate) struct Granted<'a> {
+    held: &'a Held,
+    places: Vec<(Queue, u32)>,
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        let mut state = self.held.state();
+        for (queue, places) in &self.places {
+            take(&mut state.tenants, queue.tenant, *places);
+            take(&mut state.queues, *queue, *places);
+            state.reserved -= places;
         }
     }
 }
@@ -145,6 +162,18 @@ impl Held {
             state.reserved -= 1;
         }
         self.tell();
+    }
+
+    /// Takes the places that a claim is about to fill, so that nobody else does meanwhile.
+    pub(crate) fn grant(&self, places: Vec<(Queue, u32)>) -> Granted<'_> {
+        let mut state = self.state();
+        for (queue, places) in &places {
+            *state.tenants.entry(queue.tenant).or_default() += places;
+            *state.queues.entry(*queue).or_default() += places;
+            state.reserved += places;
+        }
+        drop(state);
+        Granted { held: self, places }
     }
 
     fn tell(&self) {
@@ -252,5 +281,37 @@ pub(crate) async fn renew(inner: Arc<Inner>, stop: CancellationToken) {
                 tracing::warn!(error = &error as &dyn std::error::Error, "leases could not be renewed");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_domain::id::WorkflowId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_taken_in_any_way_is_nobody_elses() {
+        let queue = Queue { tenant: TenantId(Uuid::now_v7()), workflow: WorkflowId(Uuid::now_v7()) };
+        let fence = Fence { tenant: queue.tenant, step: Uuid::now_v7().into(), lease: Uuid::now_v7().into() };
+        let held = Held::default();
+        let is_free = || {
+            let is_free = held.reserve(queue, 1);
+            if is_free {
+                held.give_back(queue);
+            }
+            is_free
+        };
+        assert!(is_free());
+        let claiming = held.grant(vec![(queue, 1)]);
+        assert!(!is_free(), "a claim is about to fill it");
+        held.add(fence, queue);
+        drop(claiming);
+        assert!(!is_free(), "its lease stands for it");
+        held.remove(&fence);
+        assert!(held.reserve(queue, 1) && !is_free(), "it is reserved");
+        held.give_back(queue);
+        assert!(is_free() && held.len() == 0);
     }
 }

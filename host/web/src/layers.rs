@@ -21,6 +21,7 @@ const UPLOAD_TIME_MAX: Duration = Duration::from_mins(5);
 /// Of a request id that a caller chose.
 const REQUEST_ID_LEN_MAX: usize = 128;
 
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Scripts do not run, styles are ours, and nobody frames a page.
@@ -47,7 +48,14 @@ pub(crate) async fn observe(State(app): Shared, request: Request, next: Next) ->
     let time_max = if is_upload(&method, &route) { UPLOAD_TIME_MAX } else { TIME_MAX };
 
     let span = tracing::info_span!("request", %request_id, %method, route);
-    let answer = tokio::time::timeout(time_max, next.run(request)).instrument(span.clone()).await;
+    // A repeat gets the first one's answer: whoever asked first may be gone before it is there.
+    let is_kept = request.headers().contains_key(IDEMPOTENCY_KEY) && !is_upload(&method, &route);
+    let answering = next.run(request).instrument(span.clone());
+    let answer = if is_kept {
+        tokio::time::timeout(time_max, to_its_end(answering)).await
+    } else {
+        tokio::time::timeout(time_max, answering).await
+    };
     let response = answer.unwrap_or_else(|_| {
         let detail = format!("the host took longer than {} seconds over this", time_max.as_secs());
         Problem::new(Code::Unavailable, detail).into_response()
@@ -60,6 +68,14 @@ pub(crate) async fn observe(State(app): Shared, request: Request, next: Next) ->
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     tracing::debug!(%request_id, %method, route, status, took_ms, "a request was answered");
     response
+}
+
+/// Answers even if nobody waits for it any more.
+async fn to_its_end(answering: impl Future<Output = Response> + Send + 'static) -> Response {
+    tokio::spawn(answering).await.unwrap_or_else(|error| {
+        tracing::error!(error = &error as &dyn std::error::Error, "a request was not answered");
+        Problem::new(Code::Internal, "the request broke off").into_response()
+    })
 }
 
 /// The caller's own id if it can be a header and a log field, else a new one.

@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use counterfoil_domain::key::Scope;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::told;
 use crate::world::World;
@@ -33,6 +36,32 @@ async fn one_idempotency_key_starts_one_run() {
     // A failure frees its key.
     start("f", r#"{"input":7,"record":""}"#).await.with(400);
     start("f", r#"{"input":7}"#).await.with(201);
+}
+
+#[tokio::test]
+async fn a_caller_that_is_gone_leaves_its_answer_to_a_repeat() {
+    /// Of a request that takes a few milliseconds.
+    const GIVEN_UP_AFTER_MS_MAX: u64 = 16;
+    let world = World::new().await;
+    world.set_up().await;
+    let start = async |key: &str| {
+        let headers = [("idempotency-key", key)];
+        world.ask(world.key(Scope::Operator), "POST", "/v1/workflows/pay/runs", &headers, "{}").await
+    };
+    for ms in 1..=GIVEN_UP_AFTER_MS_MAX {
+        let key = format!("given-up-after-{ms}");
+        // Whether it is answered in that time does not matter.
+        let _ = timeout(Duration::from_millis(ms), start(&key)).await;
+        let repeat = timeout(Duration::from_secs(10), async {
+            loop {
+                let answer = start(&key).await;
+                if answer.status != 409 {
+                    return answer;
+                }
+            }
+        });
+        repeat.await.unwrap_or_else(|_| panic!("{key} is busy though nobody works at it")).with(201);
+    }
 }
 
 #[tokio::test]
