@@ -3,6 +3,7 @@
 //! Everything is read, and every finding is told, before a port is bound. A setting is one name in three dresses: the
 //! flag `--listen`, the variable `COUNTERFOIL__SERVER__LISTEN`, and `listen` in the table `[server]` of the file.
 
+mod address;
 mod reader;
 mod settings;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 
+pub(crate) use self::address::without_password;
 pub(crate) use self::reader::{Finding, Setting};
 pub(crate) use self::settings::{
     DAYS, DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,

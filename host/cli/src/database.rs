@@ -7,7 +7,7 @@ use counterfoil_domain::ports::{Faults, NoFaults};
 use counterfoil_store::cluster::{Cluster, ClusterConfig, ClusterError, Durability, Launcher, Shutdown};
 use counterfoil_store::{Store, StoreConfig};
 
-use crate::config::Config;
+use crate::config::{Config, without_password};
 use crate::data::DevFile;
 use crate::exit::{Exit, Failure};
 
@@ -103,7 +103,7 @@ impl Database {
         Store::connect(config, faults).await.map_err(|error| {
             let why = format!("{:#}", anyhow::Error::from(error));
             Failure::new(Exit::Error, "the database cannot be reached")
-                .details([why])
+                .details([format!("{}: {why}", without_password(&self.url))])
                 .next("counterfoil doctor")
                 .into()
         })

@@ -88,6 +88,9 @@ async fn outcomes(api: &Api, id: &str, timeout: Duration, output: Output) -> any
             "nothing has come of {id} yet: no active workflow has a trigger for it, or no host runs"
         );
         anstream::eprintln!("next: counterfoil workflow list");
+    } else {
+        // By it, what became of the event is found again.
+        anstream::eprintln!("the event is {id}");
     }
     Ok(exit)
 }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use super::Purpose;
+use super::address::{is_postgres, without_password};
 use super::reader::Reader;
 use crate::faults::CrashAt;
 
@@ -91,28 +92,25 @@ pub(crate) struct DatabaseConfig {
 impl DatabaseConfig {
     pub(super) fn read(reader: &mut Reader) -> Self {
         const OTHERS: &str = "a Postgres of its own";
+        const NO_ADDRESS: &str = "not an address of the form `postgres://…`";
         let url = match std::env::var("DATABASE_URL") {
             Ok(url) if !url.is_empty() => {
                 reader.note("database.url", without_password(&url), "DATABASE_URL");
+                if !is_postgres(&url) {
+                    reader.fault("DATABASE_URL", NO_ADDRESS.into());
+                }
                 Some(url)
             }
-            _ => reader.optional("database.url", |url: &String| without_password(url), OTHERS),
+            _ => {
+                let url = reader.optional("database.url", |url: &String| without_password(url), OTHERS);
+                reader.check("database.url", url.as_deref().is_none_or(is_postgres), || NO_ADDRESS.into());
+                url
+            }
         };
         let connections_max = reader.value("database.connections_max", 16);
         // One is held by a transaction while another look-up runs.
         reader.check("database.connections_max", connections_max >= 2, || "at least 2".into());
         Self { url, connections_max }
-    }
-}
-
-fn without_password(url: &str) -> String {
-    match url::Url::parse(url) {
-        Ok(mut url) if url.password().is_some() => {
-            // It has a password already, so it can have another.
-            let _ = url.set_password(Some("***"));
-            url.to_string()
-        }
-        _ => url.to_owned(),
     }
 }
 

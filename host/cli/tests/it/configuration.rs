@@ -15,6 +15,7 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
         .args(["serve", "--data-dir", "made/by/nobody"])
         .env("COUNTERFOIL__SERVER__LISTEN", "everywhere")
         .env("COUNTERFOIL__ENGINE__POLL_MS", "-1")
+        .env("DATABASE_URL", "mysql://root@nowhere")
         .env("COUNTERFOIL__LOG__FORMAT", "xml")
         .env("COUNTERFOIL__LOG__FILTER", "a=b=c")
         .env("COUNTERFOIL__PEPPER", "short")
@@ -22,8 +23,9 @@ fn every_finding_is_told_at_once_and_before_anything_is_done() -> anyhow::Result
         .env("COUNTERFOIL_CRASH_AT", "somewhere"));
     insta::assert_snapshot!(said.text(home.path()), @r#"
     --- stderr
-    error: the configuration has 11 faults
+    error: the configuration has 12 faults
       COUNTERFOIL__SERVER__LISTEN: invalid socket address syntax
+      DATABASE_URL: not an address of the form `postgres://…`
       engine.lease_ms in counterfoil.toml: at least 1000 ms
       engine.in_flight_max in counterfoil.toml: at least 1
       COUNTERFOIL__ENGINE__POLL_MS: a whole number, not below 0, is expected here, and this is `-1`
