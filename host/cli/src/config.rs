@@ -5,6 +5,7 @@
 
 mod address;
 mod reader;
+mod retention;
 mod settings;
 
 use std::path::PathBuf;
@@ -16,9 +17,10 @@ use crate::exit::{Exit, Failure};
 
 pub(crate) use self::address::without_password;
 pub(crate) use self::reader::{Finding, Setting};
+pub(crate) use self::retention::{DAYS, RetentionConfig};
 pub(crate) use self::settings::{
-    DAYS, DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,
-    RetentionConfig, SecretsConfig, ServerConfig,
+    DataConfig, DatabaseConfig, EffectsConfig, EngineConfig, LimitsConfig, LogConfig, LogFormat,
+    SecretsConfig, ServerConfig,
 };
 
 use self::reader::Reader;

@@ -303,12 +303,12 @@ async fn sealed_secrets(config: &Config, store: &Store) -> Option<Check> {
     })
 }
 
-/// How long finished runs are kept, and how far behind the hosts are with that. Tables that are missing are told of elsewhere.
+/// How long finished runs are kept, and how far behind the hosts are with forgetting what is past its time. Tables that are missing are told of elsewhere.
 async fn retention(config: &Config, store: &Store) -> Option<Check> {
     const SUBJECT: &str = "finished runs";
     /// Of walks that are made every ten minutes.
     const LAG_MAX: Duration = Duration::from_hours(1);
-    let kept = config.retention.days.map_or_else(
+    let kept = config.retention.finished_runs.map_or_else(
         || "kept for ever, but where a tenant has a time of its own".to_owned(),
         |days| format!("kept for {days} days, or a time of a tenant's own"),
     );
@@ -316,11 +316,11 @@ async fn retention(config: &Config, store: &Store) -> Option<Check> {
         None => fine(SUBJECT, kept),
         Some(lag) if lag > LAG_MAX => {
             let hours = lag.as_secs() / 3_600;
-            note(SUBJECT, format!("{kept}; hosts are {hours} hours behind in forgetting the others"))
+            note(SUBJECT, format!("{kept}; hosts are {hours} hours behind in forgetting what is past its time"))
         }
         Some(lag) => {
             let minutes = lag.as_secs() / 60;
-            fine(SUBJECT, format!("{kept}; what was past that {minutes} minutes ago is gone"))
+            fine(SUBJECT, format!("{kept}; what was past its time {minutes} minutes ago is gone"))
         }
     })
 }

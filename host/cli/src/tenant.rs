@@ -212,7 +212,7 @@ async fn retention(name: &str, days: Option<Own>, global: &Global, output: Outpu
     }
     let own = store.tenant_retention(name).await?.ok_or_else(|| no_tenant(name))?;
     // What hosts do that have this configuration.
-    let in_force = own.days.or(config.retention.days);
+    let in_force = own.days.or(config.retention.finished_runs);
     let told = json!({ "tenant": name, "own": { "days": own.days }, "in_force": { "days": in_force } });
     output.record(&told, RETENTION)?;
     tell_whose();

@@ -124,7 +124,7 @@ impl Host {
             poll_every: config.engine.poll,
             drain_for: config.engine.drain,
             limits: config.limits.step,
-            keep_runs: config.retention.keep_runs(),
+            keep: config.retention.keep(),
         };
         let engine = Engine::new(store.clone(), guard, Arc::clone(&sandbox) as _, faults, engine);
         let web = WebState {

@@ -29,6 +29,7 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{Faults, StepRunner};
 use counterfoil_effects::Guard;
 use counterfoil_store::Store;
+use counterfoil_store::retention::KeepFor;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -53,8 +54,8 @@ pub struct EngineConfig {
     pub drain_for: Duration,
     /// Bounds that the operator grants to a block.
     pub limits: StepLimits,
-    /// How long a finished run is kept, of a tenant that has no time of its own; none is for ever.
-    pub keep_runs: Option<Duration>,
+    /// How long what is over is kept.
+    pub keep: KeepFor,
 }
 
 /// One host's loops.

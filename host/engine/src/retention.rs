@@ -1,4 +1,4 @@
-//! Forgets finished runs that are past their time, a little at a time, and rests in between.
+//! Forgets what is past its time, a little at a time, and rests in between.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
 
-/// Between two walks through the runs of one tenant: short beside a day, which is the least that a run is kept.
+/// Between two walks through the runs of one tenant, and two rounds through the rest: short beside a day, which is the least that
+/// anything is kept.
 const WALK_EVERY: Duration = Duration::from_mins(10);
 /// Between two looks whether a walk is due.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// Runs that one transaction looks at.
 const PAGE: u32 = 100;
+/// Rows of other tables: each is one, and no more goes with it than what it came to for each workflow.
+const PRUNE_PAGE: u32 = 500;
 /// For each moment of work, so many of rest: a host spends a fifth of one connection on it, and less where the database is
 /// busy.
 const RESTS: u32 = 4;
@@ -26,10 +29,11 @@ const REST_MIN: Duration = Duration::from_millis(10);
 /// Forgets until `stop`.
 pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let retention = Retention {
-        keep: inner.config.keep_runs,
+        keep: inner.config.keep,
         replayable_for: REPLAYABLE_FOR,
         walk_every: WALK_EVERY,
         page: PAGE,
+        prune_page: PRUNE_PAGE,
     };
     let mut is_resting = true;
     while !stop.is_cancelled() {
@@ -41,7 +45,7 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "finished runs that are past their time could not be forgotten");
+                tracing::warn!(error, "what is past its time could not be forgotten");
                 is_resting = true;
                 LOOK_EVERY
             }
@@ -53,7 +57,7 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     }
 }
 
-/// Forgets a few runs, and clears away some of what is left of those before. False if there was nothing to do.
+/// Forgets a few runs, clears away some of what is left of those before, and prunes a page of the rest. False if there was nothing to do.
 async fn forget(inner: &Inner, retention: &Retention, looks_anew: bool) -> Result<bool, StoreError> {
     if looks_anew {
         inner.store.set_out_walks(retention).await?;
@@ -63,5 +67,13 @@ async fn forget(inner: &Inner, retention: &Retention, looks_anew: bool) -> Resul
         tracing::debug!(runs = walked.forgotten, "finished runs were past their time and are forgotten");
     }
     let cleared = inner.store.clear_forgotten().await?;
-    Ok(walked.is_some() || cleared)
+    let pruned = inner.store.prune(retention).await?;
+    if let Some(pruned) = pruned.filter(|pruned| pruned.gone > 0) {
+        tracing::debug!(
+            what = pruned.what.name(),
+            rows = pruned.gone,
+            "rows were past their time and are gone"
+        );
+    }
+    Ok(walked.is_some() || cleared || pruned.is_some())
 }

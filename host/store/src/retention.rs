@@ -1,9 +1,10 @@
-//! Finished runs that are past their time: they are forgotten, a page of a tenant's runs at a time.
+//! What is past its time: finished runs are forgotten, a page of a tenant's runs at a time, and the rest by its age.
 //!
 //! What was promised outlives them: a receipt that guards stays, a record that has had its run is remembered, an event that
 //! started one starts no other, and a run whose outcome is open in any way is not forgotten at all.
 
 mod clear;
+mod prune;
 
 use std::time::Duration;
 
@@ -13,23 +14,39 @@ use counterfoil_domain::receipt::Actor;
 use serde_json::json;
 use uuid::Uuid;
 
+pub use self::prune::{Prunable, Pruned};
 use crate::audit::audit;
 use crate::error::Row;
 use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, interval};
 use crate::{Store, StoreError};
 
-/// How long finished runs are kept.
+/// How long what is over is kept; none is for ever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeepFor {
+    /// Finished runs, of a tenant that has no time of its own.
+    pub runs: Option<Duration>,
+    /// Events, with what came of them: for so long a repeat is known for one.
+    pub events: Option<Duration>,
+    /// Answers to requests that named an idempotency key.
+    pub requests: Option<Duration>,
+    /// Audit rows.
+    pub audit: Option<Duration>,
+}
+
+/// What is kept for how long, and how the rest goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Of a tenant that has no time of its own; none is for ever.
-    pub keep: Option<Duration>,
-    /// However short that is, one that has not succeeded is kept for so long.
+    /// How long each is kept.
+    pub keep: KeepFor,
+    /// However short that is, a run that has not succeeded is kept for so long.
     pub replayable_for: Duration,
-    /// Between the ends of two walks through one tenant's runs.
+    /// Between two walks through one tenant's runs, or two rounds through anything else, at least.
     pub walk_every: Duration,
     /// Runs that are looked at in one transaction.
     pub page: u32,
+    /// Rows of anything else that are looked at in one transaction.
+    pub prune_page: u32,
 }
 
 /// What came of a page.
@@ -56,7 +73,8 @@ struct Walk {
 }
 
 impl Store {
-    /// Sees to it that every tenant whose runs are not kept for ever has its walk, and no other.
+    /// Sees to it that every tenant whose runs are not kept for ever has its walk, and no other, and whatever else is not kept
+    /// for ever its rounds.
     pub async fn set_out_walks(&self, retention: &Retention) -> Result<(), StoreError> {
         sqlx::query!(
             "WITH none AS (
@@ -68,11 +86,11 @@ impl Store {
              WHERE ($1 OR t.keep_runs_days IS NOT NULL)
                AND NOT EXISTS (SELECT FROM retention_walks w WHERE w.tenant_id = t.id)
              ON CONFLICT DO NOTHING",
-            retention.keep.is_some(),
+            retention.keep.runs.is_some(),
         )
         .execute(self.pool())
         .await?;
-        Ok(())
+        self.set_out_rounds(retention).await
     }
 
     /// Goes one page further on the walk that is due first, and forgets what is past its time there. None if no walk is due,
@@ -144,6 +162,7 @@ impl Store {
         let seconds = sqlx::query_scalar!(
             "SELECT EXTRACT(EPOCH FROM now() - LEAST(
                  (SELECT min(clean_at) FROM retention_walks),
+                 (SELECT min(clean_at) FROM pruning_rounds),
                  (SELECT min(forgotten_at) FROM forgotten_runs WHERE NOT is_clear)
              ))::float8"
         )
@@ -172,7 +191,7 @@ async fn take_walk(tx: &mut Tx, retention: &Retention) -> Result<Option<Walk>, S
     let row = Row { table: "tenants", id: tenant };
     let own = found.keep_runs_days.map(|days| value::count(&row, "keep_runs_days", days)).transpose()?;
     // Between two looks, the last reason for the walk may have been taken away.
-    let keep = own.map(days).or(retention.keep).unwrap_or(Duration::MAX);
+    let keep = own.map(days).or(retention.keep.runs).unwrap_or(Duration::MAX);
     Ok(Some(Walk { tenant, after: RunId(found.after.unwrap_or(Uuid::nil())), keep }))
 }
 
@@ -201,7 +220,8 @@ async fn forget_page(
     let Some(before) = bound(walk.keep, now) else { return Ok((Walked::default(), None)) };
     let found = sqlx::query!(
         // A run stays while something of it is open: to a late answer, a verifier or a person (its receipts), to a replay (its
-        // time, and its parent), to a repeat of what started it (its event, or the answer that is kept for the request's key).
+        // time, and its parent), to a repeat of what started it (its event, or the answer that is kept for the request's key, for
+        // as long as any is).
         r#"WITH page AS MATERIALIZED (
              SELECT id FROM runs WHERE tenant_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $6
          ), past AS (
@@ -214,7 +234,7 @@ async fn forget_page(
                      AND e.state IN ('planned', 'prepared', 'dispatched', 'unknown'))
                AND NOT EXISTS (
                    SELECT FROM events v WHERE v.tenant_id = $1 AND v.id = r.event_id AND v.pending)
-               AND (r.start_key NOT LIKE 'api:%' OR EXISTS (
+               AND (r.start_key NOT LIKE 'api:%' OR r.admitted_at < now() - $7::interval OR EXISTS (
                    SELECT FROM idempotent_requests q
                    WHERE q.tenant_id = $1 AND q.key = substr(r.start_key, 5) AND q.status IS NOT NULL))
              FOR UPDATE OF r SKIP LOCKED
@@ -239,6 +259,7 @@ async fn forget_page(
         interval(walk.keep),
         interval(retention.replayable_for),
         i64::from(retention.page),
+        retention.keep.requests.map(interval),
     )
     .fetch_one(&mut **tx)
     .await?;

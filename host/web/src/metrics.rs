@@ -6,7 +6,7 @@
 //! | `counterfoil_effects_unknown_oldest_age_seconds` | gauge | age of the oldest of them; 0 without one |
 //! | `counterfoil_steps_open{wait}` | gauge | steps that have not settled, by what they wait for |
 //! | `counterfoil_events_pending` | gauge | events that are not published yet |
-//! | `counterfoil_retention_lag_seconds` | gauge | how far behind the forgetting of finished runs is; 0 where all are kept |
+//! | `counterfoil_retention_lag_seconds` | gauge | how far behind the forgetting of what is past its time is; 0 where all is kept |
 //! | `counterfoil_http_requests_total{method,route,status}` | counter | requests answered |
 //! | `counterfoil_http_request_seconds{route}` | histogram | time to answer |
 

@@ -201,31 +201,6 @@ impl LimitsConfig {
     }
 }
 
-/// How long what is over is kept.
-#[derive(Debug, Clone)]
-pub(crate) struct RetentionConfig {
-    /// How long a finished run is kept, in days; a tenant may have a time of its own.
-    /// `COUNTERFOIL__RETENTION__FINISHED_RUNS_DAYS`, default for ever.
-    pub(crate) days: Option<u32>,
-}
-
-impl RetentionConfig {
-    pub(super) fn read(reader: &mut Reader) -> Self {
-        const KEY: &str = "retention.finished_runs_days";
-        let days = reader.optional(KEY, |days: &u32| days.to_string(), "for ever");
-        reader.check(KEY, days.is_none_or(|days| DAYS.contains(&days)), || "from 1 to 36500 days".into());
-        Self { days }
-    }
-
-    /// The same as a time.
-    pub(crate) fn keep_runs(&self) -> Option<Duration> {
-        self.days.map(|days| Duration::from_hours(24 * u64::from(days)))
-    }
-}
-
-/// Days that finished runs may be kept: less is no history, and more is for ever.
-pub(crate) const DAYS: RangeInclusive<u32> = 1..=36_500;
-
 /// More than a machine has cores for.
 const RUNNERS_MAX: u32 = 256;
 

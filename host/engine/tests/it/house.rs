@@ -29,6 +29,7 @@ use counterfoil_store::Page;
 use counterfoil_store::admission::{Admission, Admitted};
 use counterfoil_store::block::NewBlock;
 use counterfoil_store::event::NewEvent;
+use counterfoil_store::retention::KeepFor;
 use counterfoil_store::run::{RunState, RunView, Trigger};
 use counterfoil_store::settle::SettledStep;
 use counterfoil_store::timeline::TimelineRows;
@@ -167,7 +168,7 @@ pub(crate) struct House {
     pub(crate) provider: Provider,
     blocks: BTreeMap<String, (Digest, Does)>,
     /// As an engine is told when it is made.
-    pub(crate) keep_runs: Option<Duration>,
+    pub(crate) keep: KeepFor,
 }
 
 /// An engine at work. Dropping it is a crash: nothing is handed back.
@@ -197,7 +198,7 @@ impl House {
         let work = Work::new().await?;
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), json!({})).await?;
-        Ok(Self { work, provider, blocks: BTreeMap::new(), keep_runs: None })
+        Ok(Self { work, provider, blocks: BTreeMap::new(), keep: KeepFor::default() })
     }
 
     /// Uploads a block that is a script.
@@ -371,7 +372,7 @@ impl House {
             poll_every: Duration::from_millis(100),
             drain_for: Duration::from_secs(10),
             limits: StepLimits::DEFAULT,
-            keep_runs: self.keep_runs,
+            keep: self.keep,
         };
         let engine = Engine::new(store, guard, Arc::clone(&runner) as _, Arc::new(NoFaults), config);
         let stop = CancellationToken::new();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use counterfoil_domain::ports::StepEnd;
+use counterfoil_store::retention::KeepFor;
 use counterfoil_store::run::RunState;
 use counterfoil_testkit::provider::Act;
 use serde_json::json;
@@ -260,10 +261,16 @@ async fn a_host_forgets_finished_runs_that_are_past_their_time() -> anyhow::Resu
     let aged = "UPDATE runs SET ended_at = now() - interval '2 days', start_key = 'run:' || id";
     house.work.execute(aged).await?;
 
-    house.keep_runs = Some(Duration::from_hours(24));
+    let aged = "INSERT INTO events (tenant_id, id, type, data, recorded_at, pending, published_at)
+         SELECT id, id, 'x', '1', now() - interval '2 days', false, now() FROM tenants";
+    house.work.execute(aged).await?;
+
+    let day = Some(Duration::from_hours(24));
+    house.keep = KeepFor { runs: day, events: day, ..KeepFor::default() };
     let host = house.host()?;
     eventually(async || {
-        let is_gone = house.work.store.run(house.work.tenant, run).await?.is_none();
+        let is_gone = house.work.store.run(house.work.tenant, run).await?.is_none()
+            && house.work.count("SELECT count(*) FROM events").await? == 0;
         Ok((is_gone && house.work.count("SELECT count(*) FROM forgotten_runs").await? == 0).then_some(()))
     })
     .await?;

@@ -15,6 +15,7 @@ const HOT: &[&str] = &[
     "connection_rates",
     "deliveries",
     "events",
+    "idempotent_requests",
     "open_runs",
     "open_steps",
     "receipt_history",
@@ -81,6 +82,7 @@ const MANY: &str = "
     INSERT INTO worker_tasks (tenant_id, id, step_id, queue, input, claim_until, timeout, waiting)
         SELECT tenant, id, id, 'q' || n % 10, '{}', now() + interval '1 hour', '1 hour', n < 300 FROM many;
     INSERT INTO audit (tenant_id, id, actor, action, run_id) SELECT tenant, id, 'host', 'run.cancel', id FROM many;
+    INSERT INTO idempotent_requests (tenant_id, key, request_hash) SELECT tenant, id::text, sha256('') FROM many;
     INSERT INTO connections (tenant_id, name, base_url, allowed_hosts) SELECT tenant, 'c' || n, '', '{}' FROM many;
     INSERT INTO connection_rates (tenant_id, connection, calls, per_ms, every, ahead)
         SELECT tenant, 'c' || n, 1, 1, '1 ms', '1 ms' FROM many;

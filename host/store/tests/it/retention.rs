@@ -1,5 +1,6 @@
 //! What is forgotten of finished runs, when, and what is not.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -10,7 +11,7 @@ use counterfoil_domain::receipt::request::content_key;
 use counterfoil_store::admission::{Admission, Admitted, Dedup};
 use counterfoil_store::event::NewEvent;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
-use counterfoil_store::retention::{OwnRetention, Retention};
+use counterfoil_store::retention::{KeepFor, OwnRetention, Retention};
 use counterfoil_store::run::Trigger;
 use counterfoil_store::settle::{RunEndState, Settlement};
 use serde_json::json;
@@ -21,10 +22,22 @@ use crate::world::{LEASE, World, answer, first, one, person, receipt, run_end, s
 
 /// Runs are kept for a minute, walks begin at once.
 const RETENTION: Retention = Retention {
-    keep: Some(Duration::from_mins(1)),
+    keep: KeepFor { runs: Some(Duration::from_mins(1)), events: None, requests: None, audit: None },
     replayable_for: Duration::from_hours(24),
     walk_every: Duration::ZERO,
     page: 3,
+    prune_page: 3,
+};
+
+/// Runs are kept for ever, anything else for a minute.
+const PRUNING: Retention = Retention {
+    keep: KeepFor {
+        runs: None,
+        events: Some(Duration::from_mins(1)),
+        requests: Some(Duration::from_mins(1)),
+        audit: Some(Duration::from_mins(1)),
+    },
+    ..RETENTION
 };
 
 /// Every table that has rows of runs.
@@ -291,7 +304,7 @@ async fn the_key_of_a_lineage_is_the_same_on_both_sides() {
 #[tokio::test]
 async fn a_tenants_own_time_comes_before_the_operators_and_nothing_goes_without_either() {
     let world = World::new().await;
-    let forever = Retention { keep: None, ..RETENTION };
+    let forever = Retention { keep: KeepFor::default(), ..RETENTION };
     ended(&world, &world.admission(&["a"]), RunEndState::Succeeded, "3 days").await;
     world.store.set_out_walks(&forever).await.expect("sets out");
     assert_eq!(world.store.walk(&forever, Utc::now()).await.expect("walks"), None);
@@ -336,4 +349,164 @@ async fn hosts_that_forget_at_once_do_not_stand_in_each_others_way() {
     assert_eq!(hosts.join_all().await.iter().sum::<u64>(), 20);
     while world.store.clear_forgotten().await.expect("clears") {}
     assert_eq!(rows(&world).await, []);
+}
+
+/// One round through everything. Returns what is gone of each.
+async fn prune(world: &World) -> BTreeMap<&'static str, u64> {
+    world.store.set_out_walks(&PRUNING).await.expect("sets out");
+    world.execute("UPDATE pruning_rounds SET due_at = now()").await.expect("is due");
+    // Long after the test, so that no second round begins.
+    let once = Retention { walk_every: Duration::from_hours(1), ..PRUNING };
+    let mut gone = BTreeMap::new();
+    while let Some(pruned) = world.store.prune(&once).await.expect("prunes") {
+        *gone.entry(pruned.what.name()).or_default() += pruned.gone;
+    }
+    gone
+}
+
+/// An event that was published, so long ago, and came to nothing.
+async fn event(world: &World, kind: &str, ago: &str) -> EventId {
+    let id = EventId(Uuid::now_v7());
+    let statement = format!(
+        "WITH e AS (
+             INSERT INTO events (tenant_id, id, type, data, recorded_at, pending, published_at)
+             VALUES ('{tenant}', '{id}', '{kind}', '{{}}', now() - interval '{ago}', false, now())
+         )
+         INSERT INTO deliveries (tenant_id, event_id, workflow_id, refusal)
+         VALUES ('{tenant}', '{id}', '{workflow}', 'rule_not_matched')",
+        tenant = world.tenant.0,
+        id = id.0,
+        workflow = world.workflow.0,
+    );
+    world.execute(&statement).await.expect("records");
+    id
+}
+
+#[tokio::test]
+async fn what_is_past_its_time_goes_page_by_page_and_the_rest_stays() {
+    let world = World::new().await;
+    world.execute("UPDATE audit SET at = now() - interval '10 seconds'").await.expect("is young");
+    let audited = world.number("SELECT count(*) FROM audit").await;
+    for (n, ago) in ["30 seconds", "2 minutes"].into_iter().flat_map(|ago| [ago; 8]).enumerate() {
+        event(&world, "x", ago).await;
+        world.store.begin_request(world.tenant, &format!("k-{n}"), [1; 32]).await.expect("begins");
+        let older = [
+            format!("UPDATE idempotent_requests SET begun_at = now() - interval '{ago}' WHERE key = 'k-{n}'"),
+            format!(
+                "INSERT INTO audit (tenant_id, id, actor, action, at)
+                 VALUES ('{}', gen_random_uuid(), 'ada', 'workflow.pause', now() - interval '{ago}')",
+                world.tenant.0
+            ),
+        ];
+        for statement in older {
+            assert_eq!(world.execute(&statement).await.expect("ages"), 1);
+        }
+    }
+    assert_eq!(prune(&world).await, BTreeMap::from([("audit", 8), ("events", 8), ("requests", 8)]));
+    let left = ["events", "deliveries", "idempotent_requests", "audit"];
+    for (table, expected) in left.into_iter().zip([8, 8, 8, 8 + audited]) {
+        assert_eq!(world.number(&format!("SELECT count(*) FROM {table}")).await, expected, "{table}");
+    }
+    assert_eq!(prune(&world).await, BTreeMap::from([("audit", 0), ("events", 0), ("requests", 0)]));
+    // Without a time, nobody goes through anything.
+    world.store.set_out_walks(&Retention { keep: KeepFor::default(), ..PRUNING }).await.expect("sets out");
+    assert_eq!(world.store.prune(&PRUNING).await.expect("prunes"), None);
+    assert_eq!(world.store.retention_lag().await.expect("reads"), None);
+}
+
+/// Each for another reason, and each goes when that is over.
+#[tokio::test]
+async fn an_event_stays_while_anything_needs_it() {
+    let world = World::new().await;
+    let rows = async |events: &[EventId]| {
+        let mut there = vec![];
+        for event in events {
+            there.push(world.store.outcomes(world.tenant, *event).await.expect("reads").is_some());
+        }
+        there
+    };
+    let done = event(&world, "x", "1 hour").await;
+    let pending = event(&world, "x", "1 hour").await;
+    let hold = format!("UPDATE events SET pending = true, published_at = NULL WHERE id = '{}'", pending.0);
+    world.execute(&hold).await.expect("is pending");
+
+    // One that a step emitted.
+    let (_, receipt) = world.dispatched().await;
+    let emitted = event(&world, "x", "1 hour").await;
+    let by = format!("UPDATE receipts SET id = '{}' WHERE id = '{}'", emitted.0, receipt.id.0);
+    world.execute(&by).await.expect("is emitted");
+
+    // One that started a run, of which there is a replay too.
+    let started = event(&world, "x", "1 hour").await;
+    let run = world.start(&["a"]).await;
+    let replay = world.start(&["a"]).await;
+    let of =
+        format!("UPDATE runs SET lineage = '{run}' WHERE id = '{replay}'", run = run.0, replay = replay.0);
+    world.execute(&of).await.expect("is of the lineage");
+    let by = format!(
+        "UPDATE deliveries SET refusal = NULL, run_id = '{}' WHERE event_id = '{}'",
+        run.0, started.0
+    );
+    world.execute(&by).await.expect("is started by it");
+
+    // One that an open run may look back at: not one from before any of them.
+    let types = "INSERT INTO listened_types SELECT id, 'heard' FROM tenants";
+    world.execute(types).await.expect("listens");
+    let heard = event(&world, "heard", "1 hour").await;
+    let before = event(&world, "heard", "3 days").await;
+
+    let all = [done, before, pending, started, emitted, heard];
+    assert_eq!(prune(&world).await["events"], 2);
+    assert_eq!(rows(&all).await, [false, false, true, true, true, true]);
+
+    let publish = "UPDATE events SET pending = false, published_at = now() WHERE pending";
+    world.execute(publish).await.expect("publishes");
+    world.execute(&format!("DELETE FROM receipts WHERE id = '{}'", emitted.0)).await.expect("is forgotten");
+    world.execute(&format!("DELETE FROM runs WHERE id = '{}'", run.0)).await.expect("is forgotten");
+    assert_eq!(prune(&world).await["events"], 2);
+    assert_eq!(rows(&all).await, [false, false, false, true, false, true], "its replay is there still");
+
+    world.execute("DELETE FROM runs").await.expect("are forgotten");
+    world.execute("DELETE FROM open_runs").await.expect("are over");
+    assert_eq!(prune(&world).await["events"], 2);
+    assert_eq!(world.number("SELECT count(*) FROM events").await, 0);
+    assert_eq!(world.number("SELECT count(*) FROM deliveries").await, 0);
+}
+
+/// An audit row is part of its run's timeline.
+#[tokio::test]
+async fn audit_rows_stay_with_their_run() {
+    let world = World::new().await;
+    let run = world.start(&["a"]).await;
+    let rows = format!(
+        "INSERT INTO audit (tenant_id, id, actor, action, run_id)
+         SELECT '{}', gen_random_uuid(), 'ada', 'run.cancel', run FROM UNNEST(ARRAY['{}'::uuid, gen_random_uuid()]) run",
+        world.tenant.0, run.0,
+    );
+    world.execute(&rows).await.expect("inserts");
+    let others = world.number("SELECT count(*) FROM audit WHERE action <> 'run.cancel'").await;
+    world.execute("UPDATE audit SET at = now() - interval '1 day'").await.expect("ages");
+    assert_eq!(prune(&world).await["audit"], others.cast_unsigned() + 1);
+    let mine = format!("SELECT count(*) FROM audit WHERE run_id = '{}'", run.0);
+    assert_eq!((world.number(&mine).await, world.number("SELECT count(*) FROM audit").await), (1, 1));
+}
+
+/// Once answers are not kept for ever, a run whose key nobody may repeat any more stands in nobody's way.
+#[tokio::test]
+async fn a_run_whose_key_is_past_its_time_can_be_forgotten() {
+    let world = World::new().await;
+    let admission = Admission { start_key: "api:k-1".into(), ..world.admission(&["a"]) };
+    let (run, _) = ended(&world, &admission, RunEndState::Succeeded, "2 minutes").await;
+    let keep = KeepFor { requests: Some(Duration::from_mins(5)), ..RETENTION.keep };
+    let retention = Retention { keep, ..RETENTION };
+    assert_eq!(forget(&world, retention).await, 0, "a repeat may come");
+    let admitted =
+        format!("UPDATE runs SET admitted_at = now() - interval '6 minutes' WHERE id = '{}'", run.0);
+    world.execute(&admitted).await.expect("ages");
+    assert_eq!(
+        forget(&world, RETENTION).await,
+        0,
+        "where answers are kept for ever, it may come at any time"
+    );
+    assert_eq!(forget(&world, retention).await, 1);
 }
