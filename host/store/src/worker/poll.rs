@@ -42,18 +42,24 @@ impl Store {
                  SELECT step.id, r.run_id, r.node, r.iteration, r.idempotency_key FROM step
                  JOIN receipts r ON r.tenant_id = $1 AND r.id = step.id
                  WHERE r.state = 'dispatched'
-                 FOR SHARE OF r
+                 FOR NO KEY UPDATE OF r
              ), claimed AS (
                  UPDATE worker_tasks t SET waiting = false, claim_id = $3, worker = $4, claimed_at = now(),
                      lease_until = LEAST(now() + $7::interval, now() + t.timeout)
                  FROM receipt
                  WHERE t.tenant_id = $1 AND t.id = receipt.id AND t.waiting AND t.claim_until > now()
-                 RETURNING t.id, t.step_id, t.queue, t.input, t.queued_at, t.lease_until,
+                 RETURNING t.id, t.step_id, t.queue, t.input, t.queued_at, t.lease_until, t.claim_until,
                      t.claimed_at + t.timeout AS deadline, receipt.run_id, receipt.node, receipt.iteration,
                      receipt.idempotency_key
              ), kept AS (
                  UPDATE open_steps s SET vt = claimed.lease_until FROM claimed
                  WHERE s.tenant_id = $1 AND s.id = claimed.step_id
+             ), sooner AS (
+                 -- Before, it might have begun as late as its time in the queue allows; from here on it is known when it did.
+                 UPDATE receipts r
+                 SET dispatched_at = now(), absence_known_at = r.absence_known_at - (claimed.claim_until - now())
+                 FROM claimed
+                 WHERE r.tenant_id = $1 AND r.id = claimed.id
              )
              SELECT id, queue, input, lease_until AS "lease_until!", deadline AS "deadline!", run_id, node, iteration,
                  idempotency_key

@@ -44,8 +44,15 @@ async fn a_step_that_gave_work_away_waits_and_hears_what_came_of_it() -> anyhow:
     assert_eq!(queue(&desk, &claimed, work("papers", "{\"n\": 1}", None)).await?, "nothing, Queued");
     assert_eq!(desk.work.receipts().await?, ["c:0 committed", "work:0 dispatched"]);
     assert!(desk.work.claim(LEASE).await.is_err(), "the step waits");
+    let lies = "SELECT count(*) FROM worker_tasks t JOIN receipts r USING (tenant_id, id)
+        WHERE r.dispatched_at = queued_at AND absence_known_at = claim_until + timeout + interval '20 seconds'";
+    assert_eq!(desk.work.count(lies).await?, 1);
     let task = take(&desk).await?.expect("it lies in the queue");
     assert_eq!(task.input, json!({ "n": 1 }));
+    // It was handed over now, and its worker has no more time than that.
+    let is_taken = "SELECT count(*) FROM worker_tasks t JOIN receipts r USING (tenant_id, id)
+        WHERE r.dispatched_at = claimed_at AND absence_known_at = claimed_at + timeout + interval '20 seconds'";
+    assert_eq!(desk.work.count(is_taken).await?, 1);
     assert_eq!(take(&desk).await?, None);
     let done = Said::Done { output: json!({ "pages": 3 }) };
     assert_eq!(say(&desk, &task, done).await?, Told::Recorded { state: ReceiptState::Committed });
