@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::block::WantedLimits;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{HostId, RunId, TenantId, WorkflowId, WorkflowVersionId};
+use counterfoil_domain::id::{HostId, LeaseId, RunId, TenantId, WorkflowId, WorkflowVersionId};
 pub use counterfoil_domain::workflow::definition::DedupMode as Dedup;
 use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
@@ -126,6 +126,12 @@ impl Admission {
         }
     }
 
+    /// Its first step under its lease, and the run as that finds it.
+    fn begin(&self, kept: &Kept, first: &NewStep, limits: WantedLimits) -> (Claimed, RunContext) {
+        let run = self.begun(kept, limits);
+        (kept.claimed(self.tenant, run.run, run.lineage, first), run)
+    }
+
     /// Its steps that were never open.
     fn inline_steps(&self) -> impl Iterator<Item = Inline<'_>> {
         let (tenant, run) = (self.tenant, self.run);
@@ -161,12 +167,21 @@ async fn alone(pool: &PgPool, admission: &Admission) -> Result<Option<Admitted>,
     Ok(Some(Admitted::Started(admission.run)))
 }
 
+/// What a host keeps a first step under. Its id is chosen before the step is there, so that it is known again where the answer to
+/// the commit was lost.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    host: HostId,
+    id: LeaseId,
+    time: Duration,
+}
+
 /// Admits a run in one statement, with its first step leased if there is a place for that. None if something stands in the
 /// way.
 async fn at_once(
     pool: &PgPool,
     admission: &Admission,
-    keep: Option<(HostId, Duration)>,
+    keep: Option<&Lease>,
 ) -> Result<Option<Option<(Claimed, RunContext)>>, StoreError> {
     insert(&mut *pool.acquire().await?, admission, keep).await
 }
@@ -279,7 +294,7 @@ fn refusal(admission: &Admission, before: &Before) -> Option<(Code, String)> {
 async fn insert(
     connection: &mut PgConnection,
     admission: &Admission,
-    keep: Option<(HostId, Duration)>,
+    keep: Option<&Lease>,
 ) -> Result<Option<Option<(Claimed, RunContext)>>, StoreError> {
     let (event, ordinal) = admission.trigger.columns();
     let open = OpenArrays::new(admission.run, &admission.open);
@@ -310,7 +325,7 @@ async fn insert(
              SELECT run.tenant_id, s.id, run.id, $3, run.id, s.node, s.iteration::int[], s.wait, s.block,
                  CASE WHEN s.id = $23 THEN now() + $25 WHEN s.wait = 'child' THEN 'infinity'
                       ELSE COALESCE(s.until, now() + s.delay) END,
-                 CASE WHEN s.id = $23 THEN gen_random_uuid() END,
+                 CASE WHEN s.id = $23 THEN $26::uuid END,
                  CASE WHEN s.id = $23 THEN $24::uuid END,
                  CASE WHEN s.id = $23 THEN now() END,
                  CASE WHEN s.id = $23 THEN now() END
@@ -350,8 +365,9 @@ async fn insert(
         &open.blocks as &[Option<Vec<u8>>],
         &open.untils as &[Option<DateTime<Utc>>],
         first.map(|(index, _)| open.ids[index]),
-        keep.map(|(host, _)| host.0),
-        keep.map(|(_, lease)| value::interval(lease)),
+        keep.map(|keep| keep.host.0),
+        keep.map(|keep| value::interval(keep.time)),
+        keep.map(|keep| keep.id.0),
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -361,6 +377,5 @@ async fn insert(
     let kept = Kept::of(inserted.lease, inserted.since, inserted.until, inserted.workflow);
     let Some((kept, (_, first))) = kept.zip(first) else { return Ok(Some(None)) };
     let limits = [inserted.memory_bytes_max, inserted.cpu_ms_max, inserted.wall_ms_max];
-    let run = admission.begun(&kept, tenant::limits(admission.tenant, limits)?);
-    Ok(Some(Some((kept.claimed(admission.tenant, run.run, run.lineage, first), run))))
+    Ok(Some(Some(admission.begin(&kept, first, tenant::limits(admission.tenant, limits)?))))
 }

@@ -77,6 +77,11 @@ impl StoreError {
             | Self::InvalidCursor => false,
         }
     }
+
+    /// Whether the statement may have been carried out all the same, and only its answer been lost.
+    pub(crate) fn leaves_it_open(&self) -> bool {
+        self.is_transient() && !matches!(self, Self::Database(sqlx::Error::PoolTimedOut))
+    }
 }
 
 fn is_transient(error: &sqlx::Error) -> bool {

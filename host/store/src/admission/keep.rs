@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use counterfoil_domain::fair_share::Queue;
-use counterfoil_domain::id::{Digest, HostId};
+use counterfoil_domain::id::{Digest, HostId, step_id};
+use sqlx::PgPool;
 
-use super::{Admission, is_one_statement};
-use crate::Store;
+use super::{Admission, Lease, is_one_statement};
 use crate::run::RunContext;
-use crate::settle::first_ready;
+use crate::settle::{Kept, first_ready};
 use crate::step::Claimed;
+use crate::value::interval;
+use crate::{Store, StoreError, tenant};
 
 /// A place for the first step of a run.
 pub struct Keep {
@@ -52,4 +54,30 @@ impl Store {
         let keeper = self.inner.keeping.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         keeper(Queue { tenant: admission.tenant, workflow: admission.workflow }, first.block)
     }
+}
+
+/// The first step of a run whose admission was committed and not answered, if it is still under its lease, which is made to last
+/// anew.
+pub(super) async fn found_again(
+    pool: &PgPool,
+    admission: &Admission,
+    lease: &Lease,
+) -> Result<Option<(Claimed, RunContext)>, StoreError> {
+    let Some((_, first)) = first_ready(&admission.open) else { return Ok(None) };
+    let found = sqlx::query!(
+        "UPDATE open_steps s SET vt = now() + $4 FROM tenants t
+         WHERE s.tenant_id = $1 AND s.id = $2 AND s.lease_id = $3 AND s.vt > now() AND t.id = $1
+         RETURNING s.lease_id, s.started_at, s.vt, s.workflow_id, t.memory_bytes_max, t.cpu_ms_max, t.wall_ms_max",
+        admission.tenant.0,
+        step_id(admission.run, &first.node, &first.iteration).0,
+        lease.id.0,
+        interval(lease.time),
+    )
+    .fetch_optional(pool)
+    .await?;
+    let Some(found) = found else { return Ok(None) };
+    let kept = Kept::of(found.lease_id, found.started_at, Some(found.vt), Some(found.workflow_id));
+    let limits = [found.memory_bytes_max, found.cpu_ms_max, found.wall_ms_max];
+    let limits = tenant::limits(admission.tenant, limits)?;
+    Ok(kept.map(|kept| admission.begin(&kept, first, limits)))
 }

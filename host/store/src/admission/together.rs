@@ -8,12 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use counterfoil_domain::id::LeaseId;
 use counterfoil_domain::ports::{Faults, Site};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::keep::found_again;
 use super::refusal::{insert_refusals, of};
-use super::{Admission, Admitted, Before, Keep, alone, at_once, is_exclusive, record_lock, refusal};
+use super::{Admission, Admitted, Before, Keep, Lease, alone, at_once, is_exclusive, record_lock, refusal};
 use crate::StoreError;
 use crate::container::insert_containers;
 use crate::error::Row;
@@ -78,9 +80,20 @@ async fn by_itself(
     admission: &Admission,
     keep: Option<Keep>,
 ) -> Result<Together, StoreError> {
-    let Some(Keep { host, lease, take }) = keep else { return Ok(alone(pool, admission).await?.into()) };
+    let Some(Keep { host, lease: time, take }) = keep else {
+        return Ok(alone(pool, admission).await?.into());
+    };
     faults.reach(Site::BeforeClaim);
-    match at_once(pool, admission, Some((host, lease))).await? {
+    let lease = Lease { host, id: LeaseId(Uuid::now_v7()), time };
+    let begun = match at_once(pool, admission, Some(&lease)).await {
+        // If it was the answer alone that was lost, its first step has our lease, and nobody else begins it.
+        Err(error) if error.leaves_it_open() => match at_once(pool, admission, Some(&lease)).await? {
+            None => found_again(pool, admission, &lease).await?.map(Some),
+            begun => begun,
+        },
+        begun => begun?,
+    };
+    match begun {
         Some(first) => {
             let is_kept = first.is_some();
             if let Some((step, run)) = first {
