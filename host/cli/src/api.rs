@@ -22,7 +22,7 @@ const URL_DEFAULT: &str = "http://127.0.0.1:8420";
 pub(crate) struct Api {
     client: ApiClient,
     base: Url,
-    key: String,
+    key: Option<String>,
 }
 
 /// A query: names and values, those that are given.
@@ -99,18 +99,26 @@ impl Api {
     /// The API that the command line, the environment or a running `dev` names.
     pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
         let data = Read::new(Flags::of(global), Purpose::Command).config().data.clone();
-        let dev = if global.url.is_none() || global.key.is_none() { DevFile::read(&data)? } else { None };
+        let (url, key) = (global.url()?, global.key());
+        let dev = if url.is_none() || key.is_none() { DevFile::read(&data)? } else { None };
         let dev_url = dev.as_ref().map_or(URL_DEFAULT, |dev| &dev.url).parse::<Url>()?;
-        let base = global.url.clone().unwrap_or_else(|| dev_url.clone());
+        let base = url.unwrap_or_else(|| dev_url.clone());
         // A key goes to nobody but the host that made it.
         let dev_key = dev.filter(|_| dev_url.origin() == base.origin()).map(|dev| dev.key);
-        let key = global.key.clone().or(dev_key).ok_or_else(|| {
-            Failure::new(Exit::Usage, format!("there is no key for {base}"))
+        let client = ApiClient::new(ANSWER_TIME_MAX, vec![])?;
+        Ok(Self { client, base, key: key.or(dev_key) })
+    }
+
+    /// The key. It is asked for by whoever calls, so that what is wrong with the command itself is said first.
+    ///
+    /// # Errors
+    /// A [`Failure`] if there is none.
+    pub(crate) fn key(&self) -> Result<&str, Failure> {
+        self.key.as_deref().ok_or_else(|| {
+            Failure::new(Exit::Usage, format!("there is no key for {}", self.base))
                 .details(["give one with --key or COUNTERFOIL_KEY".to_owned()])
                 .next("counterfoil dev    (in another terminal; it makes a key that the other commands find)")
-        })?;
-        let client = ApiClient::new(ANSWER_TIME_MAX, vec![])?;
-        Ok(Self { client, base, key })
+        })
     }
 
     /// Reads.
@@ -132,7 +140,8 @@ impl Api {
         body: Body,
     ) -> Result<Value, Refusal> {
         let url = self.url(path, query).map_err(Refusal::Other)?;
-        let authorization = format!("Bearer {}", self.key);
+        let key = self.key().map_err(|failure| Refusal::Other(failure.into()))?;
+        let authorization = format!("Bearer {key}");
         let mut headers = vec![("authorization", authorization.as_str()), ("accept", "application/json")];
         if !body.content_type.is_empty() {
             headers.push(("content-type", body.content_type));

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -36,18 +37,55 @@ pub(crate) struct Global {
     /// How data is printed; it goes to the standard output, everything else to the standard error.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub(crate) output: Format,
-    /// Where the API is [default: where `counterfoil dev` runs].
-    #[arg(long, global = true, env = "COUNTERFOIL_URL", help_heading = "API")]
-    pub(crate) url: Option<Url>,
-    /// Key for the API [default: the one that `counterfoil dev` made].
-    #[arg(long, global = true, env = "COUNTERFOIL_KEY", hide_env_values = true, help_heading = "API")]
-    pub(crate) key: Option<String>,
+    // What the environment says is read below: read as an argument, it would be shown as one that every command needs.
+    /// Where the API is, in place of `COUNTERFOIL_URL` [default: where `counterfoil dev` runs].
+    #[arg(long, global = true, help_heading = "API")]
+    url: Option<Url>,
+    /// Key for the API, in place of `COUNTERFOIL_KEY` [default: the one that `counterfoil dev` made].
+    #[arg(long, global = true, help_heading = "API")]
+    key: Option<String>,
     /// Where the host keeps what is its own [default: ~/.local/share/counterfoil].
     #[arg(long, global = true, value_name = "DIR", help_heading = "Host")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Configuration in TOML [default: counterfoil.toml, where there is one].
-    #[arg(long, global = true, env = "COUNTERFOIL_CONFIG", value_name = "FILE", help_heading = "Host")]
-    pub(crate) config: Option<PathBuf>,
+    /// Configuration in TOML, in place of `COUNTERFOIL_CONFIG` [default: counterfoil.toml, where there is one].
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Host")]
+    config: Option<PathBuf>,
+}
+
+impl Global {
+    /// Where the API is, if the command line or the environment says so.
+    ///
+    /// # Errors
+    /// A [`Failure`] for what is in the environment and is no URL.
+    pub(crate) fn url(&self) -> Result<Option<Url>, Failure> {
+        const VARIABLE: &str = "COUNTERFOIL_URL";
+        if self.url.is_some() {
+            return Ok(self.url.clone());
+        }
+        let parse = |text: OsString| {
+            let text = text.to_string_lossy();
+            text.parse().map_err(|error| {
+                Failure::new(Exit::Usage, format!("{VARIABLE} = {text:?} is no URL: {error}"))
+            })
+        };
+        variable(VARIABLE).map(parse).transpose()
+    }
+
+    /// The key for the API, likewise.
+    pub(crate) fn key(&self) -> Option<String> {
+        let given = || variable("COUNTERFOIL_KEY").map(|key| key.to_string_lossy().into_owned());
+        self.key.clone().or_else(given)
+    }
+
+    /// The file of the configuration, likewise.
+    pub(crate) fn config(&self) -> Option<PathBuf> {
+        self.config.clone().or_else(|| variable("COUNTERFOIL_CONFIG").map(PathBuf::from))
+    }
+}
+
+/// What the environment says; nothing if that is empty, as a variable is that a script has cleared.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Which part of a list.

@@ -181,6 +181,10 @@ async fn push(
     manifest: Option<&Path>,
     output: Output,
 ) -> anyhow::Result<()> {
+    if path.is_dir() {
+        // It is about to be built.
+        api.key()?;
+    }
     let Component { name: own_name, bytes } = component(path, manifest)?;
     let name =
         name.or(own_name).ok_or_else(|| Failure::new(Exit::Usage, "give the block a name with --name"))?;

@@ -69,7 +69,7 @@ pub(crate) struct Flags {
 impl Flags {
     /// The flags that every command has.
     pub(crate) fn of(global: &Global) -> Self {
-        let mut flags = Self { file: global.config.clone(), values: vec![] };
+        let mut flags = Self { file: global.config(), values: vec![] };
         flags.set("data.dir", "--data-dir", global.data_dir.as_ref().map(|dir| dir.display().to_string()));
         flags
     }

@@ -11,6 +11,9 @@ use crate::config::{Config, without_password};
 use crate::data::DevFile;
 use crate::exit::{Exit, Failure};
 
+/// What makes the tables.
+const MIGRATE: &str = "counterfoil migrate    (or `counterfoil dev`, which does that too)";
+
 /// A database, and the server behind it where that is ours to end.
 pub(crate) struct Database {
     url: String,
@@ -58,22 +61,30 @@ impl Database {
     /// # Errors
     /// A [`Failure`] that names what makes a database, where there is none or its tables are not up to date.
     pub(crate) async fn join(config: &Config) -> anyhow::Result<(Self, Store)> {
-        const NEXT: &str = "counterfoil migrate    (or `counterfoil dev`, which does that too)";
         if !Self::exists(config) {
             let what = format!("there is no database yet: none in {}", config.data.dir.display());
             return Err(Failure::new(Exit::Error, what)
                 .details(["and none is configured (DATABASE_URL or COUNTERFOIL__DATABASE__URL)".to_owned()])
-                .next(NEXT)
+                .next(MIGRATE)
                 .into());
         }
-        let database = Self::open_beside(config).await?;
-        let store = database.connect_quietly().await?;
+        Self::open_beside(config).await?.with_tables(Arc::new(NoFaults)).await
+    }
+
+    /// Connects, if the tables of this version are there: a newer version's hold them too.
+    ///
+    /// # Errors
+    /// A [`Failure`] that names what makes them.
+    pub(crate) async fn with_tables(self, faults: Arc<dyn Faults>) -> anyhow::Result<(Self, Store)> {
+        let store = self.connect(faults).await?;
         if store.has_its_tables().await? {
-            return Ok((database, store));
+            return Ok((self, store));
         }
         drop(store);
-        database.close().await?;
-        Err(Failure::new(Exit::Error, "the database has not the tables of this version").next(NEXT).into())
+        let what = "the database has not the tables of this version";
+        let failure = Failure::new(Exit::Error, what).details([without_password(&self.url)]).next(MIGRATE);
+        self.close().await?;
+        Err(failure.into())
     }
 
     /// Says where it is if it is a private one: who starts a host may have meant another.
@@ -103,7 +114,10 @@ impl Database {
         Store::connect(config, faults).await.map_err(|error| {
             let why = format!("{:#}", anyhow::Error::from(error));
             Failure::new(Exit::Error, "the database cannot be reached")
-                .details([format!("{}: {why}", without_password(&self.url))])
+                .details([
+                    format!("{}: {why}", without_password(&self.url)),
+                    "look whether a Postgres runs there, has that database, and lets that user in".to_owned(),
+                ])
                 .next("counterfoil doctor")
                 .into()
         })

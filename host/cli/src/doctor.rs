@@ -1,33 +1,32 @@
 //! `counterfoil doctor`: looks at everything a host needs, and stops at nothing.
 
+mod hosts;
+
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use chrono::Utc;
-use counterfoil_effects::client::api::{ApiClient, ApiError};
 use counterfoil_effects::secrets::{KeyFileError, KeyRing};
 use counterfoil_sandbox::{can_forbid_system_calls, pooled_slots_max};
-use counterfoil_store::Store;
 use counterfoil_store::cluster::{Cluster, ClusterConfig, ClusterError, Durability, Launcher, Shutdown};
+use counterfoil_store::{Store, StoreError};
 use serde::Serialize;
 use serde_json::json;
 
+use self::hosts::{commands_host, host, host_url};
 use crate::args::Global;
 use crate::config::{Config, Flags, Purpose, Read};
 use crate::data::DevFile;
 use crate::database::Database;
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::output::{Column, Output, table};
 use crate::progress::Progress;
 use crate::secret;
 
 /// Lease times are the database's, but ids and certificates are judged by this machine's clock.
 const SKEW_MS_MAX: i64 = 2_000;
-
-/// A host on this machine answers at once.
-const PROBE_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// What a look found.
 #[derive(Debug, Serialize)]
@@ -65,6 +64,9 @@ pub(crate) async fn run(global: &Global, output: Output) -> anyhow::Result<Exit>
         checks.push(fine("configuration", "nothing is wrong with it"));
     }
     checks.push(host(config, dev.as_ref()).await);
+    if let Some(url) = global.url()?.filter(|url| Some(url) != host_url(config, dev.as_ref()).as_ref()) {
+        checks.push(commands_host(&url).await);
+    }
     checks.push(pepper(config));
     checks.push(secret_keys(config));
     checks.push(directory("data directory", &config.data.dir));
@@ -106,52 +108,6 @@ fn note(subject: &'static str, detail: impl Into<String>) -> Check {
 
 fn fault(subject: &'static str, detail: impl Into<String>) -> Check {
     Check { subject, state: State::Fault, detail: detail.into() }
-}
-
-/// Which host it is that all of this is about.
-async fn host(config: &Config, dev: Option<&DevFile>) -> Check {
-    const SUBJECT: &str = "host";
-    let (program, url) = match dev {
-        Some(dev) => ("counterfoil dev", dev.url.clone()),
-        None => ("counterfoil serve", format!("http://{}/", config.server.listen)),
-    };
-    let settings = format!("the settings here are those that `{program}` would read if it were started now");
-    match listener(&url).await {
-        Listener::Ready => fine(SUBJECT, format!("one answers at {url}, and is ready; {settings}")),
-        Listener::NotReady(why) => {
-            fault(SUBJECT, format!("one answers at {url}, and is not ready: {why}; {settings}"))
-        }
-        Listener::Stranger => {
-            fault(SUBJECT, format!("what answers at {url} is no Counterfoil host; {settings}"))
-        }
-        Listener::Nobody => note(SUBJECT, format!("none answers at {url}; {settings}")),
-    }
-}
-
-/// Who listens at an address.
-enum Listener {
-    Nobody,
-    Stranger,
-    Ready,
-    NotReady(String),
-}
-
-async fn listener(url: &str) -> Listener {
-    let Ok(client) = ApiClient::new(PROBE_TIME_MAX, vec![]) else { return Listener::Nobody };
-    let Some(url) = url.parse().ok().and_then(|url: url::Url| url.join("readyz").ok()) else {
-        return Listener::Nobody;
-    };
-    let answer = match client.request("GET", &url, &[], vec![]).await {
-        Ok(answer) => answer,
-        Err(ApiError::Connect { .. }) => return Listener::Nobody,
-        Err(_) => return Listener::Stranger,
-    };
-    let said: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    match (answer.status, &said["status"], said["detail"].as_str()) {
-        (200, status, _) if status == "ready" => Listener::Ready,
-        (503, _, Some(why)) => Listener::NotReady(why.to_owned()),
-        _ => Listener::Stranger,
-    }
 }
 
 fn pepper(config: &Config) -> Check {
@@ -256,7 +212,10 @@ async fn database(config: &Config) -> Vec<Check> {
         Err(error) if matches!(error.downcast_ref(), Some(ClusterError::InUse { .. })) => {
             vec![note("database", format!("{error}: it cannot be looked into from here"))]
         }
-        Err(error) => vec![fault("database", format!("{error:#}"))],
+        Err(error) => {
+            let why = error.downcast_ref().map_or_else(|| format!("{error:#}"), Failure::in_a_line);
+            vec![fault("database", why)]
+        }
     }
 }
 
@@ -272,16 +231,32 @@ async fn connected(config: &Config) -> anyhow::Result<Vec<Check>> {
     } else {
         fault("clocks", format!("this machine's and the database's are {skew_ms} ms apart: set them by NTP"))
     });
-    checks.push(match store.is_migrated().await {
-        Ok(true) => fine("tables", "up to date"),
-        Ok(false) => fault("tables", "not up to date: counterfoil migrate"),
-        Err(error) => fault("tables", format!("{:#}", anyhow::Error::from(error))),
-    });
-    checks.extend(sealed_secrets(config, &store).await);
-    checks.extend(retention(config, &store).await);
+    let tables = tables(&store).await;
+    let are_there = tables.state != State::Fault;
+    checks.push(tables);
+    if are_there {
+        checks.extend(sealed_secrets(config, &store).await);
+        checks.extend(retention(config, &store).await);
+    }
     drop(store);
     database.close().await?;
     Ok(checks)
+}
+
+async fn tables(store: &Store) -> Check {
+    const SUBJECT: &str = "tables";
+    let looked: Result<_, StoreError> =
+        async { Ok((store.has_its_tables().await?, store.is_migrated().await?)) }.await;
+    match looked {
+        Ok((true, true)) => fine(SUBJECT, "up to date"),
+        Ok((true, false)) => {
+            note(SUBJECT, "those of a newer version than this program; its hosts go on with their own")
+        }
+        Ok((false, _)) => {
+            fault(SUBJECT, "not up to date, so that no host of this version serves: counterfoil migrate")
+        }
+        Err(error) => fault(SUBJECT, format!("{:#}", anyhow::Error::from(error))),
+    }
 }
 
 /// Whether the secrets in the database open with the keys of this host. A damaged file is told of elsewhere.
@@ -316,7 +291,10 @@ async fn retention(config: &Config, store: &Store) -> Option<Check> {
         None => fine(SUBJECT, kept),
         Some(lag) if lag > LAG_MAX => {
             let hours = lag.as_secs() / 3_600;
-            note(SUBJECT, format!("{kept}; hosts are {hours} hours behind in forgetting what is past its time"))
+            note(
+                SUBJECT,
+                format!("{kept}; hosts are {hours} hours behind in forgetting what is past its time"),
+            )
         }
         Some(lag) => {
             let minutes = lag.as_secs() / 60;

@@ -76,6 +76,12 @@ impl Failure {
         self
     }
 
+    /// All of it but what to type next, in one line.
+    pub(crate) fn in_a_line(&self) -> String {
+        let parts: Vec<&str> = std::iter::once(&self.what).chain(&self.details).map(String::as_str).collect();
+        parts.join("; ")
+    }
+
     /// What to type next.
     pub(crate) fn next(mut self, command: impl Into<String>) -> Self {
         self.next = Some(command.into());

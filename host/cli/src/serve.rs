@@ -38,11 +38,11 @@ pub(crate) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
     let database = Database::open(&config).await?;
     database.tell_if_private(&config);
     let faults = faults::faults(config.effects.crash_at);
-    let store = database.connect(faults.clone()).await?;
+    let (database, store) = database.with_tables(faults.clone()).await?;
     if !store.is_migrated().await? {
-        // A host of the version before may have to serve while the next one is brought in.
+        // A host of the version before serves while the next one is brought in.
         tracing::warn!(
-            "the tables are not those of this version: `counterfoil migrate` brings them up to date"
+            "the database has tables of a newer version than this host's, which goes on with its own"
         );
     }
     secret::check_keys(&config.secrets.keys_file, &store).await?;

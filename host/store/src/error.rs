@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 
@@ -15,6 +16,12 @@ pub enum StoreError {
     /// The database refused a statement, or could not be reached.
     #[error("the database did not carry out a statement")]
     Database(#[from] sqlx::Error),
+    /// The database let nobody in.
+    #[error("no connection could be made: {0}")]
+    Unreachable(sqlx::Error),
+    /// It did not even say that.
+    #[error("no connection within {} s: nothing answers there, or all connections that it allows are taken", .0.as_secs())]
+    Silent(Duration),
     /// The migrations could not be applied.
     #[error("the migrations could not be applied")]
     Migrate(#[from] MigrateError),
@@ -68,8 +75,10 @@ impl StoreError {
     /// Whether the same call may succeed if it is made again, unchanged.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Database(error) | Self::Migrate(MigrateError::Execute(error)) => is_transient(error),
-            Self::TaskLost => true,
+            Self::Database(error)
+            | Self::Unreachable(error)
+            | Self::Migrate(MigrateError::Execute(error)) => is_transient(error),
+            Self::TaskLost | Self::Silent(_) => true,
             Self::Migrate(_)
             | Self::Undecodable { .. }
             | Self::IdentityMismatch { .. }

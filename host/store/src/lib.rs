@@ -109,6 +109,15 @@ struct Inner {
     settlements: Gather<Settlement, Together>,
 }
 
+/// Why no connection came about: whoever waits for one from a pool is not told.
+async fn why_unreachable(options: &PgConnectOptions) -> StoreError {
+    match tokio::time::timeout(ACQUIRE_TIMEOUT, options.connect()).await {
+        Ok(Err(error)) => StoreError::Unreachable(error),
+        // It may have come up this very moment, but nobody waits any more.
+        Ok(Ok(_)) | Err(_) => StoreError::Silent(ACQUIRE_TIMEOUT),
+    }
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").finish_non_exhaustive()
@@ -152,7 +161,10 @@ impl Store {
                     })
                 })
         };
-        let pool_of_writers = pool(config.connections_max).connect_with(planned).await?;
+        let pool_of_writers = match pool(config.connections_max).connect_with(planned).await {
+            Err(sqlx::Error::PoolTimedOut) => return Err(why_unreachable(&limited).await),
+            connected => connected.map_err(StoreError::Unreachable)?,
+        };
         let inner = Inner {
             dispatches: Gather::start(receipt::flush_dispatches(pool_of_writers.clone())),
             answers: Gather::start(settle::flush_answers(pool_of_writers.clone())),

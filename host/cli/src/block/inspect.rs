@@ -51,9 +51,11 @@ const LINES: &[Column] = &[
 ];
 
 pub(super) async fn run(args: Args, global: &Global, output: Output) -> anyhow::Result<Exit> {
-    // Before the work: an address that does not answer is told at once.
+    let read = || anyhow::Ok(component(&args.path, args.manifest.as_deref())?.bytes);
+    // A file that is not there, or an address that does not answer, is told before the work.
+    let file = if args.path.is_dir() { None } else { Some(read()?) };
     let (granted, grantor) = granted(global).await?;
-    let bytes = component(&args.path, args.manifest.as_deref())?.bytes;
+    let bytes = file.map_or_else(read, Ok)?;
     let progress = Progress::new("checking and compiling the component");
     // Nothing is kept, so that the time to compile is that of an upload.
     let cache = tempfile::tempdir().context("cannot make a directory for what is compiled")?;
@@ -77,7 +79,7 @@ pub(super) async fn run(args: Args, global: &Global, output: Output) -> anyhow::
 /// What is granted to a block before it narrows that, and by whom: the host that is named, to the key's tenant; or any host
 /// whose operator set nothing.
 async fn granted(global: &Global) -> anyhow::Result<(StepLimits, String)> {
-    if global.url.is_none() {
+    if global.url()?.is_none() {
         let nobody = "a host whose operator set none, for a tenant that has none (name a host with --url or COUNTERFOIL_URL)";
         return Ok((StepLimits::DEFAULT, nobody.into()));
     }

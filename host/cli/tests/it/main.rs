@@ -7,6 +7,7 @@ mod configuration;
 mod crash_walk;
 mod definition;
 mod host;
+mod operating;
 mod own_effects;
 mod program;
 mod safeties;

@@ -32,8 +32,16 @@ fn what_cannot_be_done_says_why_and_what_to_type_next() -> anyhow::Result<()> {
             "error: `verified` needs the answer that the block will be handed\n  give what the receiver answered, or would have: --status 200 --body JSON\nnext: counterfoil effect show eff_1\n--- exit 2",
         ),
         (
-            &["block", "push", "nowhere.wasm", "--key", "k"],
+            &["block", "push", "nowhere.wasm"],
             "error: cannot read nowhere.wasm: No such file or directory (os error 2)\n--- exit 1",
+        ),
+        (
+            &["block", "inspect", "nowhere.wasm", "--url", "http://127.0.0.1:9"],
+            "error: cannot read nowhere.wasm: No such file or directory (os error 2)\n--- exit 1",
+        ),
+        (
+            &["workflow", "push", "nowhere.yaml"],
+            "error: cannot read nowhere.yaml: No such file or directory (os error 2)\n--- exit 1",
         ),
         (
             &["block", "new", "My_Block"],
@@ -49,6 +57,30 @@ fn what_cannot_be_done_says_why_and_what_to_type_next() -> anyhow::Result<()> {
         let text = said.text(home.path()).replace(&url, "URL").replace(&free.to_string(), "ADDRESS");
         assert_eq!(text, format!("--- stderr\n{expected}"), "{args:?}");
     }
+    Ok(())
+}
+
+/// What a script has cleared is not set, and what is set is no part of what every command needs.
+#[test]
+fn the_environment_stands_in_for_what_the_command_line_leaves_out() -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let variables = ["COUNTERFOIL_URL", "COUNTERFOIL_KEY", "COUNTERFOIL_CONFIG"];
+    let empty = run(counterfoil(home.path()).args(["run", "list"]).envs(variables.map(|name| (name, ""))));
+    assert_eq!(empty, run(counterfoil(home.path()).args(["run", "list"])));
+    let said = |args: &[&str], url: &str| {
+        let said =
+            run(counterfoil(home.path()).args(args).env("COUNTERFOIL_URL", url).env("COUNTERFOIL_KEY", "k"));
+        said.text(home.path())
+    };
+    let told = said(&["run", "list"], "ftp://a");
+    assert!(told.contains("ftp://a/ cannot be the API's address"), "{told}");
+    insta::assert_snapshot!(said(&["run", "list"], "nowhere"), @r#"
+    --- stderr
+    error: COUNTERFOIL_URL = "nowhere" is no URL: relative URL without a base
+    --- exit 2
+    "#);
+    let usage = said(&["run", "show"], "http://127.0.0.1:9");
+    assert!(usage.contains("\nUsage: counterfoil run show <ID>\n"), "{usage}");
     Ok(())
 }
 

@@ -36,7 +36,11 @@ impl World {
 
     /// Without blocks and workflows.
     pub(crate) async fn bare(name: &str) -> anyhow::Result<Self> {
-        let database = TestDatabase::new().await;
+        Self::over(TestDatabase::new().await, name).await
+    }
+
+    /// Likewise, over a database.
+    pub(crate) async fn over(database: TestDatabase, name: &str) -> anyhow::Result<Self> {
         let provider = Provider::start(ProviderConfig::default()).await?;
         let directory = tempfile::tempdir()?;
         let key = tenant(&database, name).await?;
