@@ -20,6 +20,11 @@ pub(crate) enum Command {
     Set(Box<Set>),
     /// All connections.
     List,
+    /// Remove a connection with its secrets, unless an active workflow or a run that is under way goes through it.
+    Remove {
+        /// Its name.
+        name: String,
+    },
     /// One connection: everything but the values of its secrets.
     Show {
         /// Its name.
@@ -118,6 +123,10 @@ pub(crate) async fn run(command: Command, global: &Global, output: Output) -> an
                     anstream::eprintln!("its {field} {was} is gone: to keep it, name it again with {option}");
                 }
             }
+        }
+        Command::Remove { name } => {
+            api.call("DELETE", &["connections", &name], &[], Body::empty()).await?;
+            output.show(&json!({ "name": name, "removed": true }), || format!("{name} is removed"))?;
         }
         Command::List => output.list(&api.get(&["connections"], &[]).await?, COLUMNS)?,
         Command::Show { name } => output.record(&api.get(&["connections", &name], &[]).await?, ALL)?,

@@ -153,6 +153,8 @@ codes! {
     TaskOver = "task_over",
     /// What exists is in the way.
     Conflict = "conflict",
+    /// What serves, or is under way, names the connection.
+    ConnectionInUse = "connection_in_use",
     /// The body is larger than it may be.
     TooLarge = "too_large",
     /// The same idempotency key came with another request.

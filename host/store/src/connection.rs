@@ -17,7 +17,7 @@ pub use self::secret::SecretRow;
 use self::secret::{change_secrets, sealed_secrets};
 use crate::audit::audit;
 use crate::error::Row;
-use crate::transaction::{Tx, begin};
+use crate::transaction::{Tx, begin, undo};
 use crate::value::{self, Exact};
 use crate::{Store, StoreError};
 
@@ -155,6 +155,31 @@ impl Store {
             self.wake_tenant(tenant);
         }
         Ok(())
+    }
+
+    /// Removes a connection with its secrets and its rate, and keeps who did. False if there is none. Calls that name it are
+    /// calls of one that does not exist from then on.
+    pub async fn remove_connection(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        actor: &Actor,
+    ) -> Result<bool, StoreError> {
+        let mut tx = begin(self.pool()).await?;
+        let removed =
+            sqlx::query!("DELETE FROM connections WHERE tenant_id = $1 AND name = $2", tenant.0, name)
+                .execute(&mut *tx)
+                .await?;
+        if removed.rows_affected() == 0 {
+            return undo(tx, false).await;
+        }
+        // Whoever waits for room within its rate waits for nothing.
+        look_again(&mut tx, tenant).await?;
+        let detail = json!({ "connection": name });
+        audit(&mut tx, tenant, actor, "connection.remove", None, None, &detail).await?;
+        tx.commit().await?;
+        self.wake_tenant(tenant);
+        Ok(true)
     }
 
     /// A tenant's connections, by name.

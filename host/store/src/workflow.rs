@@ -143,7 +143,7 @@ pub struct VersionFull {
     pub plan: Value,
 }
 
-/// A version that serves new runs.
+/// A version that serves new runs, or one that is under way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActivePlan {
     /// The workflow.

@@ -76,6 +76,7 @@ pages! {
     TaskNotOwned = "task_not_owned",
     TaskOver = "task_over",
     Conflict = "conflict",
+    ConnectionInUse = "connection_in_use",
     TooLarge = "too_large",
     IdempotencyKeyReused = "idempotency_key_reused",
     IdempotencyKeyBusy = "idempotency_key_busy",

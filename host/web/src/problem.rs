@@ -176,6 +176,7 @@ const fn status(code: Code) -> StatusCode {
         Code::Forbidden => StatusCode::FORBIDDEN,
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Conflict
+        | Code::ConnectionInUse
         | Code::AlreadyDecided
         | Code::RunEnded
         | Code::SignalLimit

@@ -120,6 +120,22 @@ impl Plan {
         self.nodes.iter().filter_map(event).collect()
     }
 
+    /// The connections that its own calls go through; what its blocks go through, those say.
+    pub fn connections(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            NodeKind::Http { call, .. } => call.connection.as_deref(),
+            _ => None,
+        })
+    }
+
+    /// The block versions that it runs.
+    pub fn blocks(&self) -> impl Iterator<Item = Digest> {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            NodeKind::Block { digest, .. } => Some(*digest),
+            _ => None,
+        })
+    }
+
     /// The node with this path.
     pub fn node(&self, path: &str) -> Option<&PlanNode> {
         self.nodes.iter().find(|node| node.path == path)

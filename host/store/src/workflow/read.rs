@@ -1,6 +1,8 @@
 //! Reading workflows.
 
 use counterfoil_domain::id::{TenantId, WorkflowId, WorkflowVersionId};
+use serde_json::Value;
+use uuid::Uuid;
 
 use super::{ActivePlan, ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use crate::error::Row;
@@ -8,10 +10,34 @@ use crate::page::Page;
 use crate::{Store, StoreError};
 use crate::{share, value};
 
+struct PlanColumns {
+    id: Uuid,
+    name: String,
+    version_id: Uuid,
+    number: i32,
+    plan: Value,
+}
+
+impl TryFrom<PlanColumns> for ActivePlan {
+    type Error = StoreError;
+
+    fn try_from(columns: PlanColumns) -> Result<Self, StoreError> {
+        let row = Row { table: "workflow_versions", id: WorkflowVersionId(columns.version_id) };
+        Ok(Self {
+            workflow: columns.id.into(),
+            name: columns.name,
+            version: row.id,
+            number: value::count(&row, "number", columns.number)?,
+            plan: columns.plan,
+        })
+    }
+}
+
 impl Store {
     /// The plans that serve new runs, by the names of their workflows.
     pub async fn active_plans(&self, tenant: TenantId) -> Result<Vec<ActivePlan>, StoreError> {
-        let rows = sqlx::query!(
+        let plans = sqlx::query_as!(
+            PlanColumns,
             "SELECT w.id, w.name, v.id AS version_id, v.number, v.plan FROM workflows w
              JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
              WHERE w.tenant_id = $1
@@ -20,18 +46,24 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        rows.into_iter()
-            .map(|active| {
-                let row = Row { table: "workflow_versions", id: WorkflowVersionId(active.version_id) };
-                Ok(ActivePlan {
-                    workflow: active.id.into(),
-                    name: active.name,
-                    version: row.id,
-                    number: value::count(&row, "number", active.number)?,
-                    plan: active.plan,
-                })
-            })
-            .collect()
+        plans.into_iter().map(ActivePlan::try_from).collect()
+    }
+
+    /// Those, and the plans of runs that are unfinished.
+    pub async fn plans_in_use(&self, tenant: TenantId) -> Result<Vec<ActivePlan>, StoreError> {
+        let plans = sqlx::query_as!(
+            PlanColumns,
+            "SELECT w.id, w.name, v.id AS version_id, v.number, v.plan FROM workflow_versions v
+             JOIN workflows w ON w.tenant_id = v.tenant_id AND w.id = v.workflow_id
+             WHERE v.tenant_id = $1 AND (v.id = w.active_version_id OR v.id IN (
+                 SELECT r.version_id FROM open_runs o JOIN runs r ON r.tenant_id = o.tenant_id AND r.id = o.run_id
+                 WHERE o.tenant_id = $1))
+             ORDER BY w.name, v.number",
+            tenant.0,
+        )
+        .fetch_all(self.reads())
+        .await?;
+        plans.into_iter().map(ActivePlan::try_from).collect()
     }
 
     /// A tenant's workflows, by name.

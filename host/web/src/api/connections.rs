@@ -1,5 +1,6 @@
 //! Connections: a tenant's named ways to reach a system.
 
+mod remove;
 mod secrets;
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::state::{App, Shared};
 const HOSTS_MAX: usize = 32;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(set, show))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(set, show, remove::remove))
 }
 
 /// A connection.

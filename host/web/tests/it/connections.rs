@@ -176,3 +176,45 @@ async fn a_mail_server_is_a_connection_with_a_sender() {
     }
     assert_eq!(world.get(path).await.with(200), set, "a refusal changes nothing");
 }
+
+#[tokio::test]
+async fn a_connection_is_removed_once_nothing_goes_through_it() {
+    let world = World::new().await;
+    let set = json!({ "base_url": "https://example.com", "secrets": { "password": "canary-canary" } });
+    for name in ["payments", "direct", "idle"] {
+        world.call("PUT", &format!("/v1/connections/{name}"), set.clone()).await.with(200);
+    }
+    // A block says that it goes through `payments`, a step goes through `direct` by itself.
+    world.set_up().await;
+    let flow = async |step: Value| {
+        let definition = json!({ "name": "flow", "steps": [{ "only": step }] });
+        world.call("PUT", "/v1/workflows/flow", definition).await;
+        world.call("POST", "/v1/workflows/flow/activate", json!({ "accept": true })).await.with(200);
+    };
+    flow(json!({ "http": { "method": "POST", "url": "/a", "connection": "direct" } })).await;
+    let run = world.call("POST", "/v1/workflows/flow/runs", json!({})).await.with(201);
+    let remove = async |name: &str| {
+        let answer = world.call("DELETE", &format!("/v1/connections/{name}"), Value::Null).await;
+        let told = if answer.text.is_empty() { Value::Null } else { answer.json() };
+        (answer.status.as_u16(), told["code"].clone(), told["detail"].as_str().map(str::to_owned))
+    };
+    let in_use = |detail: &str| (409, json!("connection_in_use"), Some(detail.to_owned()));
+    let by_flow = "`direct` is gone through by `flow` (version 1)";
+    assert_eq!(remove("payments").await, in_use("`payments` is gone through by `pay` (version 1)"));
+    assert_eq!(remove("direct").await, in_use(by_flow));
+    flow(json!({ "set": { "value": 1 } })).await;
+    assert_eq!(remove("direct").await, in_use(by_flow), "its run is not finished");
+    let cancel = format!("/v1/runs/{}/cancel", run["id"].as_str().expect("an id"));
+    world.call("POST", &cancel, json!({})).await.with(200);
+    for name in ["direct", "idle"] {
+        assert_eq!(remove(name).await, (204, Value::Null, None), "{name}");
+        assert_eq!(remove(name).await.0, 404, "{name}");
+        world.get(&format!("/v1/connections/{name}")).await.with(404);
+    }
+    for (rows, count) in [
+        (1, "SELECT count(*) FROM connection_secrets"),
+        (2, "SELECT count(*) FROM audit WHERE action = 'connection.remove'"),
+    ] {
+        assert_eq!(world.work.count(count).await.expect("counts"), rows, "{count}");
+    }
+}
