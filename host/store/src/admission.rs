@@ -90,7 +90,7 @@ impl Store {
         let end = admission.end.as_ref().and_then(|end| end.output.as_ref());
         check_depth(outputs.chain(end).chain([&admission.input]))?;
         let wanted = Wanted { keep: self.place_for(admission), admission: admission.clone() };
-        let Together { mut admitted, is_kept } = self.inner.admissions.submit(wanted).await?;
+        let Together { mut admitted, is_kept } = self.lane().admissions.submit(wanted).await?;
         for _ in 0..TRIES_MAX {
             match admitted {
                 // Its own run stands there already where the answer to an earlier commit was lost.

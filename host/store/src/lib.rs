@@ -10,7 +10,7 @@
 #![warn(missing_docs)]
 
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -18,6 +18,7 @@ use counterfoil_domain::ports::Faults;
 use counterfoil_domain::receipt::Transition;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection as _, PgPool};
+use tokio::runtime::{self, Handle};
 
 pub mod admission;
 pub mod audit;
@@ -90,7 +91,9 @@ pub struct Store {
 }
 
 struct Inner {
-    pool: PgPool,
+    lane: Lane,
+    /// The lane of another runtime, for what is not to wait for all that this one has to do.
+    other: OnceLock<(runtime::Id, Lane)>,
     /// Its commits do not wait for the disk: a claim that a crash of the database forgets is an expired lease, a call that
     /// it forgets to count is one of those within the last second, and an event that it forgets to be published is admitted
     /// once more, to the runs that it has started.
@@ -98,11 +101,18 @@ struct Inner {
     /// For lists, whose best plan depends on the filters that are given.
     reads: PgPool,
     options: PgConnectOptions,
+    planned: PgConnectOptions,
     faults: Arc<dyn Faults>,
     waker: Waker,
+    keeping: admission::Keeping,
+}
+
+/// Connections to work with, and the writers that share them. They live on one runtime: what waits for a connection waits for
+/// everything that its runtime has to do.
+struct Lane {
+    pool: PgPool,
     connections: Gather<connection::Named, connection::Read>,
     admissions: Gather<admission::Wanted, admission::Together>,
-    keeping: admission::Keeping,
     refusals: Gather<Vec<Refusal>, bool>,
     dispatches: Gather<Wanted, Flushed>,
     answers: Gather<Transition, Answered>,
@@ -116,6 +126,39 @@ async fn why_unreachable(options: &PgConnectOptions) -> StoreError {
         // It may have come up this very moment, but nobody waits any more.
         Ok(Ok(_)) | Err(_) => StoreError::Silent(ACQUIRE_TIMEOUT),
     }
+}
+
+impl Lane {
+    /// On the runtime that this is called on.
+    fn start(pool: PgPool, faults: &Arc<dyn Faults>) -> Self {
+        Self {
+            dispatches: Gather::start(receipt::flush_dispatches(pool.clone())),
+            answers: Gather::start(settle::flush_answers(pool.clone())),
+            settlements: Gather::start(settle::flush_settlements(pool.clone(), Arc::clone(faults))),
+            connections: Gather::start(connection::flush_reads(pool.clone())),
+            admissions: Gather::start(admission::flush_admissions(pool.clone(), Arc::clone(faults))),
+            refusals: Gather::start(admission::flush_refusals(pool.clone())),
+            pool,
+        }
+    }
+}
+
+/// Connections that are made when they are needed.
+fn pool(connections_max: u32) -> PgPoolOptions {
+    // A connection is looked at when it comes back; to look again each time it goes out doubles the cost of a statement. One
+    // that has been idle may have been ended by the other side meanwhile.
+    PgPoolOptions::new()
+        .max_connections(connections_max)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .before_acquire(|connection, idle| {
+            Box::pin(async move {
+                if idle.idle_for > IDLE_UNTESTED_MAX {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
 }
 
 impl std::fmt::Debug for Store {
@@ -145,48 +188,39 @@ impl Store {
             ("enable_seqscan", "off"),
         ]);
         let claims = planned.clone().options([("synchronous_commit", "off")]);
-        // A connection is looked at when it comes back; to look again each time it goes out doubles the cost of a
-        // statement. One that has been idle may have been ended by the other side meanwhile.
-        let pool = |connections_max| {
-            PgPoolOptions::new()
-                .max_connections(connections_max)
-                .acquire_timeout(ACQUIRE_TIMEOUT)
-                .test_before_acquire(false)
-                .before_acquire(|connection, idle| {
-                    Box::pin(async move {
-                        if idle.idle_for > IDLE_UNTESTED_MAX {
-                            connection.ping().await?;
-                        }
-                        Ok(true)
-                    })
-                })
-        };
-        let pool_of_writers = match pool(config.connections_max).connect_with(planned).await {
+        let writers = match pool(config.connections_max).connect_with(planned.clone()).await {
             Err(sqlx::Error::PoolTimedOut) => return Err(why_unreachable(&limited).await),
             connected => connected.map_err(StoreError::Unreachable)?,
         };
         let inner = Inner {
-            dispatches: Gather::start(receipt::flush_dispatches(pool_of_writers.clone())),
-            answers: Gather::start(settle::flush_answers(pool_of_writers.clone())),
-            settlements: Gather::start(settle::flush_settlements(
-                pool_of_writers.clone(),
-                Arc::clone(&faults),
-            )),
-            connections: Gather::start(connection::flush_reads(pool_of_writers.clone())),
-            admissions: Gather::start(admission::flush_admissions(
-                pool_of_writers.clone(),
-                Arc::clone(&faults),
-            )),
-            keeping: admission::Keeping::default(),
-            refusals: Gather::start(admission::flush_refusals(pool_of_writers.clone())),
-            pool: pool_of_writers,
+            lane: Lane::start(writers, &faults),
+            other: OnceLock::new(),
             claims: pool(CLAIM_CONNECTIONS_MAX).connect_lazy_with(claims),
             reads: pool(READ_CONNECTIONS_MAX).connect_lazy_with(limited),
             options,
+            planned,
             faults,
             waker: Waker::new(),
+            keeping: admission::Keeping::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// From now on what comes from the runtime that this is called on has so many connections, and writers, of its own. Only
+    /// one runtime can have them beside the one that this store was made on.
+    pub fn open_lane(&self, connections_max: u32) {
+        let Inner { other, planned, faults, .. } = &*self.inner;
+        let runtime = Handle::current().id();
+        other.get_or_init(|| {
+            (runtime, Lane::start(pool(connections_max).connect_lazy_with(planned.clone()), faults))
+        });
+    }
+
+    fn lane(&self) -> &Lane {
+        match self.inner.other.get() {
+            Some((runtime, lane)) if Handle::try_current().is_ok_and(|here| here.id() == *runtime) => lane,
+            _ => &self.inner.lane,
+        }
     }
 
     /// The database's clock, if it answers.
@@ -197,13 +231,16 @@ impl Store {
 
     /// Closes every connection, once what is under way has ended.
     pub async fn close(&self) {
-        self.inner.pool.close().await;
+        self.inner.lane.pool.close().await;
+        if let Some((_, lane)) = self.inner.other.get() {
+            lane.pool.close().await;
+        }
         self.inner.claims.close().await;
         self.inner.reads.close().await;
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
-        &self.inner.pool
+        &self.lane().pool
     }
 
     pub(crate) fn reads(&self) -> &PgPool {

@@ -44,7 +44,7 @@ impl Store {
         if refusals.is_empty() {
             return Ok(());
         }
-        if self.inner.refusals.submit(refusals.clone()).await? {
+        if self.lane().refusals.submit(refusals.clone()).await? {
             return Ok(());
         }
         // By itself, so that what cannot be stored is nobody else's failure.

@@ -21,7 +21,7 @@ impl Store {
     /// the next.
     pub async fn connection(&self, tenant: TenantId, name: &str) -> Result<Option<Connection>, StoreError> {
         let named = (tenant, name.to_owned());
-        match self.inner.connections.submit(named.clone()).await? {
+        match self.lane().connections.submit(named.clone()).await? {
             Some(read) => Ok(read),
             None => Ok(connections(self.pool(), std::slice::from_ref(&named)).await?.remove(&named)),
         }

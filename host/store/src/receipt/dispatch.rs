@@ -56,7 +56,7 @@ impl Store {
             && dispatch.writes.is_empty();
         let verdict = if is_first {
             // A second receipt of a slot's first number has the same id, so that there is nothing to look at before.
-            if let Some(at) = self.inner.dispatches.submit(Wanted::new(dispatch)).await? {
+            if let Some(at) = self.lane().dispatches.submit(Wanted::new(dispatch)).await? {
                 DispatchVerdict::Dispatched { at }
             } else {
                 let mut connection = self.pool().acquire().await?;

@@ -53,7 +53,7 @@ impl Store {
         if is_plain {
             // Nothing can be blocked on it, and no later dispatch of its slot be open: whatever blocks a step, or sends
             // again, moves its dispatched receipts to unknown first. Of earlier ones its caller knows.
-            return match self.inner.answers.submit(answer.clone()).await? {
+            return match self.lane().answers.submit(answer.clone()).await? {
                 Answered::Swapped(swap) => Ok(swap),
                 Answered::Unsure => Err(StoreError::TaskLost),
                 Answered::Alone => {

@@ -30,7 +30,7 @@ impl Store {
     pub async fn settle(&self, settlement: &Settlement) -> Result<SettleVerdict, StoreError> {
         settlement.check_depth()?;
         let together = if settlement.is_plain() {
-            self.inner.settlements.submit(settlement.clone()).await?
+            self.lane().settlements.submit(settlement.clone()).await?
         } else {
             None
         };

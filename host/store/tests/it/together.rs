@@ -210,3 +210,33 @@ async fn steps_of_one_run_settle_together() {
     let found = world.store.run(world.tenant, run).await.expect("reads").expect("exists");
     assert_eq!(found.input, json!({ "order": "o-1" }));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_runtime_waits_for_holds_up_nobody_on_another() {
+    let world = World::new().await;
+    let [first, second, third] = <[Claimed; 3]>::try_from(world.steps(3).await).expect("three");
+    let other =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("starts");
+    {
+        let _other = other.enter();
+        world.store.open_lane(2);
+    }
+    let mut locked = world.pool.begin().await.expect("begins");
+    let mut stuck = vec![];
+    for step in [&first, &second] {
+        let lock = sqlx::query("SELECT 1 FROM open_steps WHERE id = $1 FOR UPDATE").bind(step.fence.step.0);
+        lock.execute(&mut *locked).await.expect("locks");
+        let (store, settlement) = (world.store.clone(), settlement(step));
+        stuck.push(tokio::spawn(async move { store.settle(&settlement).await }));
+        world.until(&format!("SELECT count(*) = {} FROM pg_locks WHERE NOT granted", stuck.len())).await;
+    }
+    let (store, settlement) = (world.store.clone(), settlement(&third));
+    let settled = other.spawn(async move { store.settle(&settlement).await }).await.expect("ends");
+    assert!(matches!(settled, Ok(SettleVerdict::Settled { .. })), "{settled:?}");
+    assert!(stuck.iter().all(|settling| !settling.is_finished()));
+    locked.commit().await.expect("releases");
+    for settled in join_all(stuck).await {
+        assert!(matches!(settled.expect("ends"), Ok(SettleVerdict::Settled { .. })));
+    }
+    other.shutdown_background();
+}
