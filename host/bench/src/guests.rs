@@ -80,6 +80,7 @@ impl House {
             guests,
             program: Program::this()?,
             compile_budget: Budget::DEFAULT,
+            heard_on: None,
         };
         let sandbox = Arc::new(Sandbox::new(config, Arc::clone(&port) as _)?);
         Ok(Self { sandbox, port, _cache: cache })

@@ -21,6 +21,7 @@ use counterfoil_domain::ports::{
     EffectPort, LogLine, Refused, StepEnd, StepJob, StepReport, VerifyEnd, VerifyJob, VerifyReport,
 };
 use counterfoil_domain::receipt::verification::Verdict;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -58,6 +59,7 @@ pub(crate) struct Runners {
     alone: Semaphore,
     describing: Semaphore,
     effects: Arc<dyn EffectPort>,
+    heard_on: Option<Handle>,
 }
 
 /// Where one runner follows another.
@@ -91,6 +93,7 @@ impl Runners {
         processes: NonZeroU32,
         begin: Begin,
         effects: Arc<dyn EffectPort>,
+        heard_on: Option<Handle>,
     ) -> Self {
         let places = (0..processes.get()).map(|_| Place::default()).collect();
         Self {
@@ -100,7 +103,15 @@ impl Runners {
             alone: Semaphore::new(ALONE_MAX),
             describing: Semaphore::new(ALONE_MAX),
             effects,
+            heard_on,
         }
+    }
+
+    async fn start(&self, begin: Begin) -> Result<Runner, String> {
+        let Some(runtime) = &self.heard_on else { return Runner::start(&self.program, begin).await };
+        let program = self.program.clone();
+        let starting = runtime.spawn(async move { Runner::start(&program, begin).await });
+        starting.await.unwrap_or_else(|broken| Err(format!("a runner could not be started: {broken}")))
     }
 
     /// The place that is busy with the fewest, and the first of them: so a quiet host keeps few of them warm.
@@ -120,7 +131,7 @@ impl Runners {
             tokio::time::sleep_until(*started + START_AGAIN_AFTER).await;
         }
         let started = Instant::now();
-        let runner = Arc::new(Runner::start(&self.program, self.begin).await?);
+        let runner = Arc::new(self.start(self.begin).await?);
         *current = Some((Arc::clone(&runner), started));
         Ok(runner)
     }
@@ -157,7 +168,7 @@ impl Runners {
         wall: Duration,
     ) -> Result<Said, Unanswered> {
         let begin = Begin { allocation: Allocation::OnDemand, slots: 1, ..self.begin };
-        let runner = Runner::start(&self.program, begin).await.map_err(Unanswered::Unavailable)?;
+        let runner = self.start(begin).await.map_err(Unanswered::Unavailable)?;
         runner.ask(code, question, door, wall).await.map_err(Unanswered::Unheard)
     }
 }

@@ -11,6 +11,8 @@ use counterfoil_domain::ports::{
     EffectPort, StepEnd, StepJob, StepReport, StepRunner, Unprepared, VerifyEnd, VerifyJob, VerifyReport,
 };
 
+use tokio::runtime::Handle;
+
 use crate::artifact::{ArtifactStore, CacheError, EngineId};
 use crate::blocks::{Blocks, NotReady};
 use crate::compile::{Budget, ChildCompiler};
@@ -41,6 +43,8 @@ pub struct SandboxConfig {
     pub program: Program,
     /// What compiling one component may take.
     pub compile_budget: Budget,
+    /// The runtime that hears what the processes of guests say; each, if none is given, that of whoever asked it first.
+    pub heard_on: Option<Handle>,
 }
 
 /// Where guests run.
@@ -110,7 +114,7 @@ impl Sandbox {
 }
 
 fn executor(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Arc<dyn Executor>, SandboxError> {
-    let SandboxConfig { allocation, slots, limits, guests, program, .. } = config;
+    let SandboxConfig { allocation, slots, limits, guests, program, heard_on, .. } = config;
     if slots == 0 {
         return Err(SandboxError::NoSlots);
     }
@@ -137,7 +141,7 @@ fn executor(config: SandboxConfig, effects: Arc<dyn EffectPort>) -> Result<Arc<d
         #[cfg(target_os = "linux")]
         Guests::Apart(processes) => {
             let begin = Begin { allocation, slots: each, limits };
-            Arc::new(Runners::new(program, processes, begin, effects))
+            Arc::new(Runners::new(program, processes, begin, effects, heard_on))
         }
         #[cfg(not(target_os = "linux"))]
         Guests::Apart(_) => return Err(SandboxError::NoRunners),

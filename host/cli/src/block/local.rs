@@ -25,6 +25,7 @@ pub(super) fn sandbox(cache_dir: PathBuf, effects: Arc<dyn EffectPort>) -> anyho
         guests: Guests::Here,
         program: Program::this()?,
         compile_budget: Budget::DEFAULT,
+        heard_on: None,
     };
     Ok(Sandbox::new(config, effects)?)
 }

@@ -64,6 +64,7 @@ fn config(cache_dir: &Path) -> SandboxConfig {
         guests: Guests::Here,
         program: Program { path: env!("CARGO_BIN_EXE_counterfoil-child").into() },
         compile_budget: Budget::DEFAULT,
+        heard_on: None,
     }
 }
 
