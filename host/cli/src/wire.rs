@@ -1,6 +1,6 @@
 //! Where the rooms meet: the real ports, the loops and the server of one host.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use counterfoil_sandbox::{Allocation, Budget, Guests, Program, Sandbox, SandboxC
 use counterfoil_store::Store;
 use counterfoil_web::{LoginLinks, WebState};
 use tokio::net::TcpListener;
+use tokio::runtime::{self, Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -37,6 +38,50 @@ pub(crate) struct Host {
     url: Url,
     /// By which the database knows its leases.
     id: HostId,
+    front: Front,
+}
+
+/// A runtime for what somebody waits for: requests, and steps of tenants that have little in flight. They do not queue behind all
+/// that a burst gives the other one to do.
+struct Front {
+    runtime: Option<Runtime>,
+    handle: Handle,
+}
+
+impl Front {
+    const THREADS: usize = 2;
+
+    fn new() -> anyhow::Result<Self> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(Self::THREADS)
+            .thread_name("front")
+            .enable_all()
+            .build()
+            .context("the runtime for requests cannot be started")?;
+        let handle = runtime.handle().clone();
+        Ok(Self { runtime: Some(runtime), handle })
+    }
+
+    /// Gives it connections of its own to the database, and the port.
+    fn open(
+        &self,
+        store: &Store,
+        listener: TcpListener,
+        connections_max: u32,
+    ) -> anyhow::Result<TcpListener> {
+        let _here = self.handle.enter();
+        store.open_lane(connections_max / 2);
+        Ok(TcpListener::from_std(listener.into_std()?)?)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // As the other runtime's: what is still under way belongs to whoever takes it over.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Takes the port, before anything is started that takes longer.
@@ -102,6 +147,8 @@ impl Host {
             absence_margin: config.effects.absence_margin,
             receipts: config.effects.receipts,
         };
+        let front = Front::new()?;
+        let listener = front.open(&store, listener, config.database.connections_max)?;
         let secrets = secrets(config);
         let guard = Arc::new(Guard::new(store.clone(), client, secrets.clone(), guard, Arc::clone(&faults)));
         let sandbox = SandboxConfig {
@@ -113,6 +160,7 @@ impl Host {
             guests: NonZeroU32::new(config.engine.runners).map_or(Guests::Here, Guests::Apart),
             program: Program::this()?,
             compile_budget: Budget::DEFAULT,
+            heard_on: Some(front.handle.clone()),
         };
         let sandbox = Arc::new(Sandbox::new(sandbox, Arc::clone(&guard) as _)?);
         let id = HostId(Uuid::now_v7());
@@ -121,10 +169,13 @@ impl Host {
             lease: config.engine.lease,
             renew_every: config.engine.renew,
             in_flight_max: config.engine.in_flight_max,
+            at_work_max: at_work_max(),
             poll_every: config.engine.poll,
             drain_for: config.engine.drain,
             limits: config.limits.step,
             keep: config.retention.keep(),
+            // A guest in this process would keep the front's threads.
+            quick: (config.engine.runners > 0).then(|| front.handle.clone()),
         };
         let engine = Engine::new(store.clone(), guard, Arc::clone(&sandbox) as _, faults, engine);
         let web = WebState {
@@ -140,7 +191,7 @@ impl Host {
             login_links: LoginLinks::default(),
         };
         let url = format!("http://{}/", listener.local_addr()?).parse()?;
-        Ok(Self { store, engine, web, listener, url, id })
+        Ok(Self { store, engine, web, listener, url, id, front })
     }
 
     /// Where it listens.
@@ -160,7 +211,7 @@ impl Host {
     /// # Errors
     /// A part ended by itself.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let Self { store, engine, web, listener, url, id } = self;
+        let Self { store, engine, web, listener, url, id, front } = self;
         tracing::info!(%url, host = %id, "serving");
         let listening = CancellationToken::new();
         let wakes = tokio::spawn({
@@ -171,7 +222,7 @@ impl Host {
             let stop = stop.clone();
             tokio::spawn(async move { engine.run(stop).await }).await.context("the engine broke off")
         };
-        let serving = serve(listener, web, &stop);
+        let serving = serve(&front.handle, listener, web, &stop);
         let (worked, served) = tokio::join!(then_stop(working, &stop), then_stop(serving, &stop));
         listening.cancel();
         wakes.await.context("the wake-ups broke off")?;
@@ -188,8 +239,13 @@ async fn then_stop<T>(part: impl Future<Output = T>, stop: &CancellationToken) -
     ended
 }
 
-async fn serve(listener: TcpListener, web: WebState, stop: &CancellationToken) -> anyhow::Result<()> {
-    let mut serving = tokio::spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
+async fn serve(
+    front: &Handle,
+    listener: TcpListener,
+    web: WebState,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let mut serving = front.spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
     let too_late = async {
         stop.cancelled().await;
         tokio::time::sleep(ANSWERS_END_MAX).await;
@@ -215,4 +271,12 @@ pub(crate) fn secrets(config: &Config) -> Secrets {
 /// If the operating system has none, which it has from boot on; without them no secret can be made.
 pub(crate) fn random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random bytes");
+}
+
+/// Steps of which each keeps this host busy, all at once: enough that one commit serves many of them, on a core that is never
+/// idle.
+fn at_work_max() -> u32 {
+    const A_CORE: u32 = 64;
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    u32::try_from(cores).unwrap_or(u32::MAX).saturating_mul(A_CORE)
 }

@@ -14,14 +14,18 @@ use counterfoil_store::wake::Marks;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::held::{Grant, Hold};
 use crate::known::Known;
-use crate::{Inner, execute};
+use crate::{Inner, homes};
 
 /// Pause after a failed look, so that a database that is down is not hammered.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
 
 /// Between two looks of a host that has no room: a few short steps.
 const LOOK_WHILE_FULL_EVERY: Duration = Duration::from_millis(50);
+
+/// Between two counts of what a busy host has at work: so many steps come to their end meanwhile that the next claim is worth it.
+const COUNT_WHILE_BUSY_EVERY: Duration = Duration::from_millis(1);
 
 /// A look at everything takes at most this share of the time, however many tenants there are.
 const LOOKING_SHARE: u32 = 20;
@@ -31,11 +35,11 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let mut claimer = Claimer::new(inner);
     while !stop.is_cancelled() {
         // Only the wait for room is given up: a claim that was begun must be known of, or its steps count as lost.
-        let room = tokio::select! {
+        tokio::select! {
             () = stop.cancelled() => return,
-            room = claimer.wait_for_room() => room,
-        };
-        let looked = match claimer.look(room).await {
+            () = claimer.wait_for_room() => {}
+        }
+        let looked = match claimer.look().await {
             Ok(looked) => looked,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "due steps could not be claimed");
@@ -60,6 +64,8 @@ enum Looked {
     Nothing,
     /// Something is due of those who have all that they may have.
     Capped,
+    /// Something is due, and this host has as much at work as it should.
+    Busy,
     Failed,
 }
 
@@ -69,13 +75,16 @@ struct Claimer {
     known: Known,
     turns: Turns,
     look_at_all_at: Instant,
+    /// How long it took to see who gets the next places.
+    judged_for: Duration,
 }
 
 impl Claimer {
     fn new(inner: Arc<Inner>) -> Self {
         let marks = inner.store.marks();
         let (known, turns) = (Known::default(), Turns::default());
-        Self { inner, marks, known, turns, look_at_all_at: Instant::now() }
+        let (look_at_all_at, judged_for) = (Instant::now(), Duration::ZERO);
+        Self { inner, marks, known, turns, look_at_all_at, judged_for }
     }
 
     /// Waits until another look may find something.
@@ -84,6 +93,15 @@ impl Claimer {
         match looked {
             Looked::Found => {}
             Looked::Failed => tokio::time::sleep(PAUSE_AFTER_ERROR).await,
+            Looked::Busy => {
+                // Much is marked while much is begun.
+                tokio::time::sleep(COUNT_WHILE_BUSY_EVERY.max(self.judged_for * LOOKING_SHARE)).await;
+                tokio::select! {
+                    () = self.marks.changed() => {}
+                    () = less_to_do(&self.inner) => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+            }
             Looked::Nothing | Looked::Capped => {
                 tokio::select! {
                     () = self.marks.changed() => {}
@@ -134,23 +152,28 @@ impl Claimer {
         Ok(())
     }
 
-    async fn look(&mut self, room: u32) -> Result<Looked, StoreError> {
+    async fn look(&mut self) -> Result<Looked, StoreError> {
         self.learn().await?;
         let inner = Arc::clone(&self.inner);
-        let due = inner.held.contenders(self.known.due());
-        if due.is_empty() {
-            inner.held.wait_with(std::iter::empty());
-            return Ok(Looked::Nothing);
-        }
+        // Counted after it was learnt what is due, and until what is claimed is held: runs begin here meanwhile as well.
+        let now = Instant::now();
+        let grant = inner.held.grant(self.known.due(), &mut self.turns, inner.config.most(), now.into_std());
+        self.judged_for = now.elapsed();
+        let granted = match grant {
+            Grant::Places(granted) => granted,
+            Grant::NobodyIsDue => {
+                inner.held.wait_with(std::iter::empty());
+                return Ok(Looked::Nothing);
+            }
+            Grant::Capped => return Ok(Looked::Capped),
+            Grant::Busy => {
+                inner.held.wait_with(self.known.due());
+                return Ok(Looked::Busy);
+            }
+        };
         inner.faults.reach(Site::BeforeClaim);
-        let granted = self.turns.grant(due, room);
-        if granted.is_empty() {
-            return Ok(Looked::Capped);
-        }
-        // Counted until what is claimed is held: a run that is admitted meanwhile begins only beside that.
-        let places = inner.held.grant(granted.clone());
         let takes: Vec<Take> =
-            granted.into_iter().map(|(queue, places)| self.known.take(queue, places)).collect();
+            granted.places.iter().map(|(queue, places)| self.known.take(*queue, *places)).collect();
         let request = ClaimRequest {
             host: inner.config.host,
             lease: inner.config.lease,
@@ -160,11 +183,13 @@ impl Claimer {
         let begun = Instant::now();
         let claimed = inner.store.claim(&request).await?;
         // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
-        let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence, step.queue())).collect();
-        drop(places);
+        let held_at = Instant::now().into_std();
+        let held: Vec<_> =
+            claimed.iter().map(|step| inner.held.add(step.fence, step.queue(), held_at)).collect();
+        let is_full = granted.is_filled_by(claimed.len());
+        drop(granted);
         let exhausted = self.known.taken(&request.takes, &claimed);
         // With what was claimed counted: whoever fills the host alone has nobody to make room for.
-        let is_full = claimed.len() >= room as usize;
         inner.held.wait_with(self.known.due().filter(|_| is_full));
         // Where one line gave nothing, another may.
         let is_all = claimed.is_empty() && self.known.due().next().is_none();
@@ -189,19 +214,14 @@ impl Claimer {
 
     /// Waits until there is room for at least one more step. Meanwhile it looks whose work waits, so that those who have
     /// their share make room between two steps of a run.
-    async fn wait_for_room(&mut self) -> u32 {
+    async fn wait_for_room(&mut self) {
         let mut looks = interval_at(Instant::now() + LOOK_WHILE_FULL_EVERY, LOOK_WHILE_FULL_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let inner = Arc::clone(&self.inner);
         loop {
-            let change = inner.held.change();
-            let held = u32::try_from(inner.held.len()).unwrap_or(u32::MAX);
-            let room = inner.config.in_flight_max.saturating_sub(held);
-            if room > 0 {
-                return room;
-            }
             tokio::select! {
-                () = change => {}
+                biased;
+                () = inner.held.room(inner.config.most()) => return,
                 _ = looks.tick() => match self.learn().await {
                     Ok(()) => inner.held.wait_with(self.known.due()),
                     Err(error) => {
@@ -213,13 +233,19 @@ impl Claimer {
     }
 }
 
+/// Waits until this host should take on more.
+async fn less_to_do(inner: &Inner) {
+    while inner.held.is_busy(inner.config.most(), Instant::now().into_std()) {
+        tokio::time::sleep(COUNT_WHILE_BUSY_EVERY).await;
+    }
+}
+
 /// Begins executions of what was claimed.
-async fn begin(inner: &Arc<Inner>, claimed: Vec<Claimed>, held: Vec<CancellationToken>) {
+async fn begin(inner: &Arc<Inner>, claimed: Vec<Claimed>, held: Vec<Hold>) {
     let mut runs = runs(inner, &claimed).await;
-    for (step, lost) in claimed.into_iter().zip(held) {
+    for (step, hold) in claimed.into_iter().zip(held) {
         let key = (step.run, step.place.iteration.clone());
-        let (inner, run) = (Arc::clone(inner), runs.remove(&key));
-        tokio::spawn(async move { execute::run(&inner, step, run, lost).await });
+        homes::begin(inner, step, runs.remove(&key), hold);
     }
 }
 

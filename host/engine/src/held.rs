@@ -1,16 +1,26 @@
-//! The steps that this host holds, whose they are, and the renewal of their leases.
+//! The steps that this host holds, and whose they are.
+
+mod grant;
+mod renewal;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use counterfoil_domain::fair_share::{Contender, Due, Queue};
 use counterfoil_domain::id::{LeaseId, TenantId};
+use counterfoil_effects::Occupation;
 use counterfoil_store::share::Shares;
 use counterfoil_store::step::Fence;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::Inner;
+pub(crate) use self::grant::{Grant, Most};
+pub(crate) use self::renewal::renew;
+
+/// A step that moved less than this ago keeps its host busy, unless it waits for an answer. One that takes longer computes or
+/// sleeps in its sandbox, and others need not wait for it.
+const MOVED_LATELY: Duration = Duration::from_millis(50);
 
 /// Leases held, with the switch that ends their executions.
 ///
@@ -36,7 +46,17 @@ struct State {
 struct Lease {
     fence: Fence,
     queue: Queue,
-    lost: CancellationToken,
+    hold: Hold,
+    /// It is being written how the execution ended: whether the lease was lost shows there.
+    ends: bool,
+}
+
+/// What an execution has of its lease.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    /// Cancelled when the lease is found lost.
+    pub(crate) lost: CancellationToken,
+    pub(crate) occupation: Arc<Occupation>,
 }
 
 /// What those would have with one place more who wait for room: the least of them.
@@ -65,6 +85,18 @@ impl State {
 
     fn len(&self) -> usize {
         self.leases.len() + self.reserved as usize
+    }
+
+    /// Places that are free.
+    fn room(&self, most: Most) -> u32 {
+        most.in_flight.saturating_sub(u32::try_from(self.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Steps that keep this host busy.
+    fn at_work(&self, now: Instant) -> u32 {
+        let is_at_work = |lease: &&Lease| lease.hold.occupation.is_at_work(now, MOVED_LATELY);
+        let leased = self.leases.values().filter(is_at_work).count();
+        self.reserved.saturating_add(u32::try_from(leased).unwrap_or(u32::MAX))
     }
 
     fn in_flight(&self, queue: &Queue) -> (u32, u32) {
@@ -102,78 +134,32 @@ fn take<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K, places: u
     }
 }
 
-/// Places that a claim is about to fill. Given back when it is dropped, by when those that it filled have leases.
-pub(crate) struct Granted<'a> {
-    held: &'a Held,
-    places: Vec<(Queue, u32)>,
-}
-
-impl Drop for Granted<'_> {
-    fn drop(&mut self) {
-        let mut state = self.held.state();
-        for (queue, places) in &self.places {
-            take(&mut state.tenants, queue.tenant, *places);
-            take(&mut state.queues, *queue, *places);
-            state.reserved -= places;
-        }
-    }
-}
-
 impl Held {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a lease; the token is cancelled when it is found lost.
-    pub(crate) fn add(&self, fence: Fence, queue: Queue) -> CancellationToken {
-        let lost = CancellationToken::new();
+    /// Holds a lease.
+    pub(crate) fn add(&self, fence: Fence, queue: Queue, now: Instant) -> Hold {
+        let occupation = Arc::new(Occupation::new(now));
+        let hold = Hold { lost: CancellationToken::new(), occupation };
         let mut state = self.state();
         state.count(queue);
-        state.leases.insert(fence.lease, Lease { fence, queue, lost: lost.clone() });
-        lost
+        state.leases.insert(fence.lease, Lease { fence, queue, hold: hold.clone(), ends: false });
+        hold
+    }
+
+    /// What the execution came to is about to be written.
+    pub(crate) fn ends(&self, fence: &Fence) {
+        if let Some(lease) = self.state().leases.get_mut(&fence.lease) {
+            lease.ends = true;
+        }
     }
 
     /// Lets a lease go, and whoever waits for room know.
     pub(crate) fn remove(&self, fence: &Fence) {
         self.state().let_go(fence.lease);
         self.tell();
-    }
-
-    /// Takes a place for a step that is not leased yet. False if there is none, or somebody waits for it, or its line has all
-    /// that it may have.
-    pub(crate) fn reserve(&self, queue: Queue, in_flight_max: u32) -> bool {
-        let mut state = self.state();
-        let (of_tenant, of_queue) = state.in_flight(&queue);
-        let may = state.shares.of_tenant(queue.tenant).room(of_tenant) > 0
-            && state.shares.of_workflow(&queue).room(of_queue) > 0;
-        let is_free = may && state.waiting.workflows.is_empty() && state.len() < in_flight_max as usize;
-        if is_free {
-            state.count(queue);
-            state.reserved += 1;
-        }
-        is_free
-    }
-
-    /// Gives a reserved place back.
-    pub(crate) fn give_back(&self, queue: Queue) {
-        {
-            let mut state = self.state();
-            state.uncount(queue);
-            state.reserved -= 1;
-        }
-        self.tell();
-    }
-
-    /// Takes the places that a claim is about to fill, so that nobody else does meanwhile.
-    pub(crate) fn grant(&self, places: Vec<(Queue, u32)>) -> Granted<'_> {
-        let mut state = self.state();
-        for (queue, places) in &places {
-            *state.tenants.entry(queue.tenant).or_default() += places;
-            *state.queues.entry(*queue).or_default() += places;
-            state.reserved += places;
-        }
-        drop(state);
-        Granted { held: self, places }
     }
 
     fn tell(&self) {
@@ -188,11 +174,6 @@ impl Held {
     /// What tenants and workflows may have, from now on.
     pub(crate) fn share_by(&self, shares: Arc<Shares>) {
         self.state().shares = shares;
-    }
-
-    /// Who has something due, with what each has in flight and may have.
-    pub(crate) fn contenders(&self, due: impl Iterator<Item = Queue>) -> Vec<Due> {
-        self.state().contenders(due)
     }
 
     /// Says whose work waits for room; nobody's if there was room for all.
@@ -230,6 +211,11 @@ impl Held {
             )
     }
 
+    /// Steps of a tenant that have a place.
+    pub(crate) fn of_tenant(&self, tenant: TenantId) -> u32 {
+        self.state().tenants.get(&tenant).copied().unwrap_or(0)
+    }
+
     /// Steps that have a place.
     pub(crate) fn len(&self) -> usize {
         self.state().len()
@@ -250,68 +236,7 @@ impl Held {
             change.await;
         }
     }
-
-    fn lose_all_but(&self, asked: &[Fence], still_held: &[LeaseId]) {
-        let mut state = self.state();
-        for fence in asked.iter().filter(|fence| !still_held.contains(&fence.lease)) {
-            if let Some(Lease { fence, lost, .. }) = state.let_go(fence.lease) {
-                tracing::warn!(step = %fence.step, "the lease of a step was lost while it ran");
-                lost.cancel();
-            }
-        }
-    }
-}
-
-/// Renews every lease held, until told to stop. A lease that is gone ends its execution.
-pub(crate) async fn renew(inner: Arc<Inner>, stop: CancellationToken) {
-    let mut ticks = tokio::time::interval(inner.config.renew_every);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let fences = inner.held.fences();
-        if fences.is_empty() {
-            continue;
-        }
-        match inner.store.renew(&fences, inner.config.lease).await {
-            Ok(still_held) => inner.held.lose_all_but(&fences, &still_held),
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "leases could not be renewed");
-            }
-        }
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use counterfoil_domain::id::WorkflowId;
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn a_place_that_is_taken_in_any_way_is_nobody_elses() {
-        let queue = Queue { tenant: TenantId(Uuid::now_v7()), workflow: WorkflowId(Uuid::now_v7()) };
-        let fence = Fence { tenant: queue.tenant, step: Uuid::now_v7().into(), lease: Uuid::now_v7().into() };
-        let held = Held::default();
-        let is_free = || {
-            let is_free = held.reserve(queue, 1);
-            if is_free {
-                held.give_back(queue);
-            }
-            is_free
-        };
-        assert!(is_free());
-        let claiming = held.grant(vec![(queue, 1)]);
-        assert!(!is_free(), "a claim is about to fill it");
-        held.add(fence, queue);
-        drop(claiming);
-        assert!(!is_free(), "its lease stands for it");
-        held.remove(&fence);
-        assert!(held.reserve(queue, 1) && !is_free(), "it is reserved");
-        held.give_back(queue);
-        assert!(is_free() && held.len() == 0);
-    }
-}
+mod tests;

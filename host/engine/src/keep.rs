@@ -1,12 +1,13 @@
 //! Takes on the first step of a run as it is admitted here, where there is room for it and nobody waits for that room.
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use counterfoil_domain::fair_share::Queue;
 use counterfoil_domain::id::Digest;
 use counterfoil_store::admission::{Keep, Keeper};
 
-use crate::{Inner, execute};
+use crate::{Inner, homes};
 
 /// For runs that are admitted through the store of this engine, as long as it is there and does not stop.
 pub(crate) fn keeper(inner: &Arc<Inner>) -> Arc<Keeper> {
@@ -25,10 +26,10 @@ fn place(inner: &Weak<Inner>, queue: Queue, block: Option<Digest>) -> Option<Kee
         host: inner.config.host,
         lease: inner.config.lease,
         take: Box::new(move |step, run| {
-            let lost = inner.held.add(step.fence, step.queue());
+            let hold = inner.held.add(step.fence, step.queue(), Instant::now());
             // Its lease stands for it from here on.
             drop(place);
-            tokio::spawn(async move { execute::run(&inner, step, Some(run), lost).await });
+            homes::begin(&inner, step, Some(run), hold);
         }),
     })
 }
@@ -41,7 +42,7 @@ struct Reserved {
 
 impl Reserved {
     fn new(inner: &Arc<Inner>, queue: Queue) -> Option<Self> {
-        let is_free = inner.held.reserve(queue, inner.config.in_flight_max);
+        let is_free = inner.held.reserve(queue, inner.config.most(), Instant::now());
         is_free.then(|| Self { inner: Arc::clone(inner), queue })
     }
 }

@@ -11,6 +11,7 @@ mod drain;
 mod emit_node;
 mod execute;
 mod held;
+mod homes;
 mod http_node;
 mod keep;
 mod known;
@@ -30,11 +31,13 @@ use counterfoil_domain::ports::{Faults, StepRunner};
 use counterfoil_effects::Guard;
 use counterfoil_store::Store;
 use counterfoil_store::retention::KeepFor;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Plans;
-use crate::held::Held;
+use crate::held::{Held, Most};
+use crate::homes::Homes;
 use crate::prepare::Preparations;
 
 /// How a host works.
@@ -48,6 +51,9 @@ pub struct EngineConfig {
     pub renew_every: Duration,
     /// Most steps in flight at once.
     pub in_flight_max: u32,
+    /// Most of them that keep the host busy, and do not wait for an answer: beyond these only tenants that have nothing in
+    /// flight begin another.
+    pub at_work_max: u32,
     /// Longest time between two looks for due work when nothing announces any.
     pub poll_every: Duration,
     /// How long steps in flight may take to end when the host stops.
@@ -56,6 +62,14 @@ pub struct EngineConfig {
     pub limits: StepLimits,
     /// How long what is over is kept.
     pub keep: KeepFor,
+    /// A runtime that has little to do: for steps of tenants that have little in flight, which there wait for no others.
+    pub quick: Option<Handle>,
+}
+
+impl EngineConfig {
+    fn most(&self) -> Most {
+        Most { in_flight: self.in_flight_max, at_work: self.at_work_max }
+    }
 }
 
 /// One host's loops.
@@ -72,6 +86,7 @@ struct Inner {
     config: EngineConfig,
     plans: Plans,
     held: Held,
+    homes: Homes,
     preparations: Preparations,
     /// One at a time, so that inputs which are costly to check take no more than one of a host's cores.
     costly_checks: Semaphore,
@@ -90,6 +105,7 @@ impl Engine {
     ) -> Self {
         let plans = Plans::new(store.clone());
         let (held, preparations) = (Held::default(), Preparations::default());
+        let homes = Homes::new(config.quick.clone());
         let (costly_checks, stopping) = (Semaphore::new(1), CancellationToken::new());
         Self {
             inner: Arc::new(Inner {
@@ -100,6 +116,7 @@ impl Engine {
                 config,
                 plans,
                 held,
+                homes,
                 preparations,
                 costly_checks,
                 stopping,

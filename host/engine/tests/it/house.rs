@@ -38,6 +38,7 @@ use counterfoil_testkit::provider::{Provider, ProviderConfig};
 use counterfoil_testkit::work::Work;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -169,6 +170,8 @@ pub(crate) struct House {
     blocks: BTreeMap<String, (Digest, Does)>,
     /// As an engine is told when it is made.
     pub(crate) keep: KeepFor,
+    pub(crate) quick: Option<Handle>,
+    pub(crate) at_work_max: u32,
 }
 
 /// An engine at work. Dropping it is a crash: nothing is handed back.
@@ -198,7 +201,14 @@ impl House {
         let work = Work::new().await?;
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), json!({})).await?;
-        Ok(Self { work, provider, blocks: BTreeMap::new(), keep: KeepFor::default() })
+        Ok(Self {
+            work,
+            provider,
+            blocks: BTreeMap::new(),
+            keep: KeepFor::default(),
+            quick: None,
+            at_work_max: 64,
+        })
     }
 
     /// Uploads a block that is a script.
@@ -369,10 +379,12 @@ impl House {
             lease,
             renew_every: lease / 4,
             in_flight_max,
+            at_work_max: self.at_work_max,
             poll_every: Duration::from_millis(100),
             drain_for: Duration::from_secs(10),
             limits: StepLimits::DEFAULT,
             keep: self.keep,
+            quick: self.quick.clone(),
         };
         let engine = Engine::new(store, guard, Arc::clone(&runner) as _, Arc::new(NoFaults), config);
         let stop = CancellationToken::new();

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use counterfoil_domain::fair_share::Share;
+use counterfoil_domain::ports::StepEnd;
 use counterfoil_domain::receipt::Actor;
 use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::run::RunState;
@@ -174,5 +175,62 @@ async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
         assert!(most <= CAP as usize, "{limit}: {most} at once");
         assert!(most_within(CALL_MS, &after) > 1, "{limit}: one after the other");
     }
+    Ok(())
+}
+
+/// Their chains alone keep the host busy, and each of the other's runs is twenty calls long.
+#[tokio::test]
+async fn a_tenant_that_comes_late_gets_more_than_one_place_of_a_busy_host() -> anyhow::Result<()> {
+    let mut house = House::new().await?;
+    house.at_work_max = ROOM;
+    house.workflow(&calls("busy")).await?;
+    for n in 0..40 {
+        house.start("busy", json!({ "n": n })).await?;
+    }
+    let host = house.host()?;
+    first_call(&house, "/busy").await?;
+
+    house.change_tenant("late").await?;
+    for name in ["first", "second"] {
+        house.workflow(&calls(name)).await?;
+    }
+    for name in ["first", "second"] {
+        house.start(name, json!({})).await?;
+    }
+    let begun = [first_call(&house, "/first").await?, first_call(&house, "/second").await?];
+    let later = begun.into_iter().max().unwrap_or_default();
+    let calls = house.provider.calls();
+    let of_first_begun = calls[..later].iter().filter(|call| call.path != "/busy").count();
+    assert!(of_first_begun < STEPS, "one run of the late tenant had ended before the other began");
+    host.stop().await
+}
+
+#[tokio::test]
+async fn whose_tenant_has_little_in_flight_runs_beside_little_else() -> anyhow::Result<()> {
+    const QUICK: &str = "quick";
+    let quick = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(QUICK)
+        .enable_all()
+        .build()?;
+    let mut house = House::new().await?;
+    house.quick = Some(quick.handle().clone());
+    let mut begun = vec![];
+    for (tenant, runs, is_quick) in [("busy", 12, false), ("quiet", 2, true)] {
+        house.change_tenant(tenant).await?;
+        house.block("where", |_| StepEnd::Output(json!(std::thread::current().name()).to_string())).await?;
+        house.workflow("name: where\nsteps:\n  - w: { block: where }\n").await?;
+        for _ in 0..runs {
+            begun.push((house.work.tenant, house.start("where", json!({})).await?, is_quick));
+        }
+    }
+    let host = house.host()?;
+    for (tenant, run, is_quick) in begun {
+        house.work.tenant = tenant;
+        let output = house.ended(run).await?.output;
+        assert_eq!(output == Some(json!(QUICK)), is_quick, "{output:?}");
+    }
+    host.stop().await?;
+    quick.shutdown_background();
     Ok(())
 }
