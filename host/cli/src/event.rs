@@ -9,7 +9,7 @@ use crate::api::{Api, Body};
 use crate::args::Global;
 use crate::exit::Exit;
 use crate::input::Text;
-use crate::output::{Column, Output, fields, table};
+use crate::output::{Column, Output, fields, plain, table};
 use crate::progress::Progress;
 
 /// Between two looks whether an event has been answered.
@@ -38,9 +38,22 @@ pub(crate) enum Command {
         #[arg(long, requires = "wait", default_value = "10s")]
         timeout: Duration,
     },
+    /// What became of an event: each run that it started, and why it started no others.
+    Show {
+        /// Its id, `evt_…`.
+        id: String,
+    },
 }
 
 const SENT: &[Column] = &[Column::plain("id", "/id"), Column::plain("type", "/type")];
+
+const EVENT: &[Column] = &[
+    Column::plain("id", "/id"),
+    Column::plain("type", "/type"),
+    Column::plain("record", "/record"),
+    Column::time("recorded", "/recorded_at"),
+    Column::time("handed out", "/published_at"),
+];
 
 const OUTCOMES: &[Column] = &[
     Column::plain("workflow", "/workflow"),
@@ -51,16 +64,39 @@ const OUTCOMES: &[Column] = &[
 
 pub(crate) async fn run(command: Command, global: &Global, output: Output) -> anyhow::Result<Exit> {
     let api = Api::new(global)?;
-    let Command::Send { event_type, data, record, id, wait, timeout } = command;
+    let (event_type, data, record, id, wait, timeout) = match command {
+        Command::Send { event_type, data, record, id, wait, timeout } => {
+            (event_type, data, record, id, wait, timeout)
+        }
+        Command::Show { id } => return show(&api, &id, output).await,
+    };
     let data = data.map_or(Ok(Value::Null), |data| data.json())?;
     let event = json!({ "type": event_type, "data": data, "record": record, "id": id });
     let answer = api.post(&["events"], Body::json(&event)).await?;
     let sent = &answer["events"][0];
+    for warning in answer["warnings"].as_array().into_iter().flatten() {
+        anstream::eprintln!("warning: {}", plain(&warning["detail"]));
+    }
     if !wait {
         output.show(&answer, || fields(sent, SENT))?;
         return Ok(Exit::Ok);
     }
     outcomes(&api, sent["id"].as_str().unwrap_or_default(), timeout, output).await
+}
+
+async fn show(api: &Api, id: &str, output: Output) -> anyhow::Result<Exit> {
+    let event = api.get(&["events", id, "outcomes"], &[]).await?;
+    output.show(&event, || {
+        let outcomes = event["outcomes"].as_array().map_or(&[][..], Vec::as_slice);
+        let became = match outcomes {
+            [] if event["published_at"].is_null() => "no workflow has been asked yet".to_owned(),
+            [] => format!("no active workflow had a trigger for `{}`", plain(&event["type"])),
+            outcomes => table(OUTCOMES, outcomes),
+        };
+        format!("{}\n\n{became}", fields(&event, EVENT))
+    })?;
+    anstream::eprintln!("page: {}", api.page(&format!("/events/{id}")));
+    Ok(Exit::Ok)
 }
 
 async fn outcomes(api: &Api, id: &str, timeout: Duration, output: Output) -> anyhow::Result<Exit> {
@@ -90,7 +126,7 @@ async fn outcomes(api: &Api, id: &str, timeout: Duration, output: Output) -> any
         anstream::eprintln!("next: counterfoil workflow list");
     } else {
         // By it, what became of the event is found again.
-        anstream::eprintln!("the event is {id}");
+        anstream::eprintln!("see it again: counterfoil event show {id}");
     }
     Ok(exit)
 }

@@ -159,6 +159,8 @@ codes! {
     TooLarge = "too_large",
     /// The same idempotency key came with another request.
     IdempotencyKeyReused = "idempotency_key_reused",
+    /// An event of this id was recorded before, and says something else.
+    EventIdReused = "event_id_reused",
     /// The first request with this idempotency key is still running.
     IdempotencyKeyBusy = "idempotency_key_busy",
     /// Only an unknown receipt can be resolved.

@@ -1,5 +1,6 @@
 //! The outbox: typed facts that may start runs, each published once all that it starts has been admitted or refused.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -57,6 +58,32 @@ pub struct Binding {
     pub paused: bool,
 }
 
+/// What came of a wish to record an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is new.
+    New,
+    /// It was known, and stays as it is.
+    Known,
+    /// An event of its id was known that says something else, and that one stays: what was not taken.
+    Differs(Vec<&'static str>),
+}
+
+/// An event, and what it came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventView {
+    /// Its type.
+    pub event_type: String,
+    /// The record that it is about.
+    pub record: Option<String>,
+    /// When it was recorded.
+    pub recorded_at: DateTime<Utc>,
+    /// When every workflow had started a run for it or refused to.
+    pub published_at: Option<DateTime<Utc>>,
+    /// By workflow; empty until it is published, and where no workflow has a trigger for it.
+    pub outcomes: Vec<Outcome>,
+}
+
 /// What an event came to for one workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -71,27 +98,56 @@ pub struct Outcome {
 }
 
 impl Store {
-    /// Records events. One whose id is known already is left as it is.
-    pub async fn record_events(&self, tenant: TenantId, events: &[NewEvent]) -> Result<(), StoreError> {
+    /// Records events, and says of each what came of it. One whose id is known already is left as it is.
+    pub async fn record_events(
+        &self,
+        tenant: TenantId,
+        events: &[NewEvent],
+    ) -> Result<Vec<Recorded>, StoreError> {
         let ids: Vec<Uuid> = events.iter().map(|event| event.id.0).collect();
         let types: Vec<String> = events.iter().map(|event| event.event_type.clone()).collect();
         let records: Vec<Option<String>> = events.iter().map(|event| event.record.clone()).collect();
         let data: Vec<String> = events.iter().map(|event| event.data.to_string()).collect();
-        sqlx::query!(
+        let inserted = sqlx::query_scalar!(
             "INSERT INTO events (tenant_id, id, type, record_id, data)
              SELECT $1, e.id, e.type, e.record_id, e.data::json
              FROM UNNEST($2::uuid[], $3::text[], $4::text[], $5::text[]) AS e (id, type, record_id, data)
-             ON CONFLICT (tenant_id, id) DO NOTHING",
+             ON CONFLICT (tenant_id, id) DO NOTHING
+             RETURNING id",
             tenant.0,
             &ids,
             &types,
             &records as &[Option<String>],
             &data,
         )
-        .execute(self.pool())
+        .fetch_all(self.pool())
         .await?;
         self.wake_outbox();
-        Ok(())
+        let mut new: BTreeSet<Uuid> = inserted.into_iter().collect();
+        // The first of those that share an id within the batch is the one that was taken.
+        let is_new: Vec<bool> = ids.iter().map(|id| new.remove(id)).collect();
+        if is_new.iter().all(|is_new| *is_new) {
+            return Ok(vec![Recorded::New; events.len()]);
+        }
+        let known = self.known(tenant, &ids).await?;
+        let recorded = events.iter().zip(is_new).map(|(event, is_new)| match known.get(&event.id.0) {
+            Some(known) if !is_new => known.beside(event),
+            _ => Recorded::New,
+        });
+        Ok(recorded.collect())
+    }
+
+    async fn known(&self, tenant: TenantId, ids: &[Uuid]) -> Result<BTreeMap<Uuid, Known>, StoreError> {
+        let known = sqlx::query_as!(
+            Known,
+            r#"SELECT id, type AS event_type, record_id, data::text AS "data!" FROM events
+             WHERE tenant_id = $1 AND id = ANY ($2)"#,
+            tenant.0,
+            ids,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(known.into_iter().map(|known| (known.id, known)).collect())
     }
 
     /// Takes pending events for a time, the oldest of each tenant first, and of no tenant more than its share of `limit`.
@@ -217,19 +273,17 @@ impl Store {
             .collect())
     }
 
-    /// What an event came to, by workflow; empty while it is pending, none if there is no such event.
-    pub async fn outcomes(
-        &self,
-        tenant: TenantId,
-        event: EventId,
-    ) -> Result<Option<Vec<Outcome>>, StoreError> {
-        let known =
-            sqlx::query_scalar!("SELECT id FROM events WHERE tenant_id = $1 AND id = $2", tenant.0, event.0)
-                .fetch_optional(self.pool())
-                .await?;
-        if known.is_none() {
-            return Ok(None);
-        }
+    /// An event and what it came to; none if there is no such event.
+    pub async fn event(&self, tenant: TenantId, event: EventId) -> Result<Option<EventView>, StoreError> {
+        let known = sqlx::query!(
+            "SELECT type AS event_type, record_id, recorded_at, published_at FROM events
+             WHERE tenant_id = $1 AND id = $2",
+            tenant.0,
+            event.0,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(known) = known else { return Ok(None) };
         let deliveries = sqlx::query!(
             "SELECT w.name, d.run_id, d.refusal, d.detail, d.at FROM deliveries d
              JOIN workflows w ON w.tenant_id = d.tenant_id AND w.id = d.workflow_id
@@ -246,6 +300,33 @@ impl Store {
             refusal: delivery.refusal.map(|code| (code, delivery.detail)),
             at: delivery.at,
         });
-        Ok(Some(outcomes.collect()))
+        Ok(Some(EventView {
+            event_type: known.event_type,
+            record: known.record_id,
+            recorded_at: known.recorded_at,
+            published_at: known.published_at,
+            outcomes: outcomes.collect(),
+        }))
+    }
+}
+
+/// What is compared of an event that was recorded before.
+struct Known {
+    id: Uuid,
+    event_type: String,
+    record_id: Option<String>,
+    data: String,
+}
+
+impl Known {
+    fn beside(&self, event: &NewEvent) -> Recorded {
+        let same_data = serde_json::from_str::<Value>(&self.data).is_ok_and(|data| data == event.data);
+        let parts = [
+            ("type", self.event_type == event.event_type),
+            ("record", self.record_id == event.record),
+            ("data", same_data),
+        ];
+        let differs: Vec<&str> = parts.into_iter().filter(|(_, same)| !same).map(|(part, _)| part).collect();
+        if differs.is_empty() { Recorded::Known } else { Recorded::Differs(differs) }
     }
 }

@@ -79,6 +79,7 @@ pages! {
     ConnectionInUse = "connection_in_use",
     TooLarge = "too_large",
     IdempotencyKeyReused = "idempotency_key_reused",
+    EventIdReused = "event_id_reused",
     IdempotencyKeyBusy = "idempotency_key_busy",
     NotUnknown = "not_unknown",
     TooEarly = "too_early",

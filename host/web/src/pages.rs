@@ -18,6 +18,7 @@ mod attention;
 mod blocks;
 mod drawing;
 mod effects;
+mod events;
 mod login;
 pub(crate) mod problem;
 mod runs;
@@ -75,6 +76,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/effects", get(effects::list))
         .route("/effects/{id}", get(effects::page))
         .route("/effects/{id}/resolve", post(effects::resolve))
+        .route("/events/{id}", get(events::page))
         .route("/approvals", get(approvals::list))
         .route("/approvals/{id}", get(approvals::page).post(approvals::decide))
         .route("/workflows", get(workflows::list))

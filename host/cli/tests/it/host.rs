@@ -366,7 +366,7 @@ fn resolve(provider: &str) -> anyhow::Result<()> {
         lists.push(format!("{noun}: {}", names(&said.json())));
     }
     insta::assert_snapshot!(lists.join("\n"), @r#"
-    run: id workflow version state record trigger admitted_at ended_at
+    run: id workflow version state record trigger event_id admitted_at ended_at
     effect: id run workflow node iteration slot dispatch_number kind safety connection state summary reason prepared_at dispatched_at answered_at absence_known_at
     workflow: id name paused active newest
     connection: name base_url allowed_hosts abilities rate in_flight_max secrets updated_at

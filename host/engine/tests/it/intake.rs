@@ -20,8 +20,8 @@ steps:
 
 async fn outcome(house: &House, event: EventId) -> anyhow::Result<String> {
     let outcomes: Vec<Outcome> = eventually(async || {
-        let outcomes = house.work.store.outcomes(house.work.tenant, event).await?;
-        Ok(outcomes.filter(|outcomes| !outcomes.is_empty()))
+        let seen = house.work.store.event(house.work.tenant, event).await?;
+        Ok(seen.map(|seen| seen.outcomes).filter(|outcomes| !outcomes.is_empty()))
     })
     .await?;
     Ok(match &outcomes[0] {

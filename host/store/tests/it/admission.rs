@@ -127,8 +127,8 @@ async fn a_start_key_starts_one_run() {
                 Admitted::Refused { .. } => panic!("round {round}: {admitted:?}"),
             })
             .collect();
-        let outcomes = world.store.outcomes(world.tenant, event).await.expect("reads").expect("exists");
-        assert_eq!(one(outcomes).run, Some(one(runs.into_iter().collect())));
+        let seen = world.store.event(world.tenant, event).await.expect("reads").expect("exists");
+        assert_eq!(one(seen.outcomes).run, Some(one(runs.into_iter().collect())));
     }
 }
 
@@ -136,12 +136,12 @@ async fn a_start_key_starts_one_run() {
 async fn a_refusal_stays() {
     let world = World::new().await;
     let refused = event(&world, None).await;
-    let pending = world.store.outcomes(world.tenant, refused).await.expect("reads");
-    assert_eq!(pending, Some(vec![]));
+    let seen = async || world.store.event(world.tenant, refused).await.expect("reads").expect("exists");
+    assert_eq!(seen().await.outcomes, []);
     for code in [Code::RuleNotMatched, Code::WorkflowPaused] {
         world.store.refuse(vec![refusal(&world, refused, world.workflow, code)]).await.expect("keeps");
     }
-    let outcome = one(world.store.outcomes(world.tenant, refused).await.expect("reads").expect("exists"));
+    let outcome = one(seen().await.outcomes);
     assert_eq!(outcome.workflow, "flow");
     assert_eq!(outcome.refusal, Some(("rule_not_matched".into(), "score is 3".into())));
     // A redelivery is told the same.

@@ -7,7 +7,7 @@ use counterfoil_domain::fair_share::Share;
 use counterfoil_domain::id::{Digest, EventId, KeyId, TenantId};
 use counterfoil_store::Page;
 use counterfoil_store::block::NewBlock;
-use counterfoil_store::event::NewEvent;
+use counterfoil_store::event::{NewEvent, Recorded};
 use counterfoil_store::idempotency::Begun;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::tenant::{Created, LimitsChange};
@@ -30,10 +30,21 @@ fn new_event(n: u128) -> NewEvent {
 async fn an_event_is_published_once_by_whoever_holds_it() {
     let world = World::new().await;
     let (store, tenant) = (&world.store, world.tenant);
-    store.record_events(tenant, &[new_event(1), new_event(2)]).await.expect("records");
-    // Recorded again, it stays as it was.
-    let again = NewEvent { data: json!("other"), ..new_event(1) };
-    store.record_events(tenant, &[again, new_event(3)]).await.expect("records");
+    let recorded = store.record_events(tenant, &[new_event(1), new_event(2)]).await.expect("records");
+    assert_eq!(recorded, [Recorded::New, Recorded::New]);
+    // Recorded again, it stays as it was, and what was not taken is told: also of what comes twice in a batch.
+    let other = NewEvent { data: json!("other"), ..new_event(1) };
+    let moved = NewEvent { event_type: "lead.moved".into(), record: None, ..new_event(3) };
+    let again = [other, new_event(3), new_event(2), moved];
+    assert_eq!(
+        store.record_events(tenant, &again).await.expect("records"),
+        [
+            Recorded::Differs(vec!["data"]),
+            Recorded::New,
+            Recorded::Known,
+            Recorded::Differs(vec!["type", "record"])
+        ]
+    );
 
     let held = store.hold_events(2, LEASE, None).await.expect("holds");
     let ids: Vec<_> = held.iter().map(|event| (event.tenant, event.id)).collect();

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::{LineageId, RunId};
+use counterfoil_domain::id::{EventId, LineageId, RunId};
 use counterfoil_domain::limits::{PAYLOAD_BYTES_MAX, is_key_text};
 use counterfoil_domain::workflow::{Plan, is_name};
 use counterfoil_store::receipt::{EffectFilter, Resumed};
@@ -57,16 +57,19 @@ pub(crate) struct Run {
     pub(crate) record: Option<String>,
     /// What started it: `api`, `event` or `run`.
     pub(crate) trigger: &'static str,
+    /// The event that started it, if one did.
+    #[schema(value_type = Option<String>)]
+    pub(crate) event_id: Option<EventId>,
     pub(crate) admitted_at: DateTime<Utc>,
     pub(crate) ended_at: Option<DateTime<Utc>>,
 }
 
 impl From<RunRow> for Run {
     fn from(row: RunRow) -> Self {
-        let trigger = match row.trigger {
-            Trigger::Api => "api",
-            Trigger::Event { .. } => "event",
-            Trigger::Run { .. } => "run",
+        let (trigger, event_id) = match row.trigger {
+            Trigger::Api => ("api", None),
+            Trigger::Event { event, .. } => ("event", Some(event)),
+            Trigger::Run { .. } => ("run", None),
         };
         Self {
             id: row.id,
@@ -75,6 +78,7 @@ impl From<RunRow> for Run {
             state: row.state.name(),
             record: row.record,
             trigger,
+            event_id,
             admitted_at: row.admitted_at,
             ended_at: row.ended_at,
         }
@@ -168,15 +172,18 @@ async fn list(
     Params(params): Params<RunParams>,
 ) -> Result<Json<Listed<Run>>, Problem> {
     let RunParams { workflow, state, record, limit, after } = params;
-    let state = match state {
-        None => None,
-        Some(name) => Some(
-            RunState::from_name(&name)
-                .ok_or_else(|| Problem::bad_request("`state` is not a state of a run"))?,
-        ),
-    };
+    let state = state.as_deref().map(run_state).transpose()?;
     let wanted = Wanted { workflow, state, record };
     runs(&app, &caller, wanted, ListParams { limit, after }).await.map(Json)
+}
+
+/// The state of runs that somebody asks for.
+pub(crate) fn run_state(name: &str) -> Result<RunState, Problem> {
+    RunState::from_name(name).ok_or_else(|| {
+        let known: Vec<String> = RunState::ALL.iter().map(|state| format!("`{}`", state.name())).collect();
+        let known = known.join(", ");
+        Problem::bad_request(format!("`state`: `{name}` is not a state of a run; write one of {known}"))
+    })
 }
 
 /// Runs by the names that people use.

@@ -8,7 +8,7 @@ use counterfoil_store::run::RunState;
 use serde::Deserialize;
 
 use super::{Chrome, Page, show};
-use crate::api::runs::{Run, Wanted, runs};
+use crate::api::runs::{Run, Wanted, run_state, runs};
 use crate::extract::Params;
 use crate::list::{ListParams, Listed};
 use crate::problem::Problem;
@@ -49,7 +49,7 @@ pub(super) async fn page(
     }
     let wanted = Wanted {
         workflow: Some(search.workflow.trim().to_owned()).filter(|name| !name.is_empty()),
-        state: RunState::from_name(&search.state),
+        state: Some(search.state.as_str()).filter(|name| !name.is_empty()).map(run_state).transpose()?,
         record: Some(q.clone()).filter(|record| !record.is_empty()),
     };
     let params = ListParams { limit: None, after: search.after };
@@ -85,8 +85,7 @@ async fn by_id(app: &App, visitor: &Visitor, text: &str) -> Result<Option<String
         return Ok(app.store.receipt(tenant, id).await?.map(|_| format!("/effects/{id}")));
     }
     if let Ok(id) = text.parse::<EventId>() {
-        let outcomes = app.store.outcomes(tenant, id).await?.unwrap_or_default();
-        return Ok(outcomes.iter().find_map(|outcome| outcome.run).map(|run| format!("/runs/{run}")));
+        return Ok(app.store.event(tenant, id).await?.map(|_| format!("/events/{id}")));
     }
     Ok(None)
 }
