@@ -6,8 +6,8 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use counterfoil_domain::code::Code;
 use counterfoil_domain::wording;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_path_to_error::Segment;
 
 use crate::problem::Problem;
@@ -129,6 +129,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
             }
         }
     }
+}
+
+/// A parameter that a form sends empty where nothing was chosen.
+pub(crate) fn blank_is_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    text: D,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(text)?;
+    if text.is_empty() { Ok(None) } else { T::deserialize(text.into_deserializer()).map(Some) }
 }
 
 /// Names and ids of the path. What cannot be one names nothing.

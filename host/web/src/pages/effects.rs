@@ -15,7 +15,7 @@ pub(super) use self::resolve::resolve;
 use self::resolve::{Given, ResolveForm};
 use super::{Chrome, Page, show};
 use crate::api::effects::{Effect, EffectDetail, effects};
-use crate::extract::{Named, Params};
+use crate::extract::{Named, Params, blank_is_none};
 use crate::list::{ListParams, Listed};
 use crate::problem::Problem;
 use crate::session::Visitor;
@@ -27,7 +27,8 @@ const UNKNOWN_ROWS_MAX: u32 = 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Search {
-    state: String,
+    #[serde(deserialize_with = "blank_is_none")]
+    state: Option<ReceiptState>,
     after: Option<String>,
 }
 
@@ -50,7 +51,7 @@ pub(super) async fn list(
     visitor: Visitor,
     Params(search): Params<Search>,
 ) -> Result<Page<EffectsPage>, Problem> {
-    let state = ReceiptState::from_name(&search.state);
+    let state = search.state;
     let is_first_of_all = state.is_none() && search.after.is_none();
     let unknown = if is_first_of_all {
         let filter = EffectFilter { state: Some(ReceiptState::Unknown), run: None };

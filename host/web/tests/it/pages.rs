@@ -166,3 +166,21 @@ async fn the_box_finds_any_id_and_any_record() {
     assert!(!browser.get("/runs?q=order-2").await.text.contains(&run.to_string()));
     assert_eq!(browser.get("/runs?q=run_01h455vb4pex5vsknk084sn02q").await.status, 200);
 }
+
+/// As `GET /v1/runs` and `GET /v1/effects` do.
+#[tokio::test]
+async fn a_state_that_there_is_not_is_refused_and_named() {
+    let world = World::new().await;
+    let browser = Browser::signed_in(&world, Scope::Viewer).await;
+    for list in ["runs", "effects"] {
+        for (state, status) in [("", 200), ("nonsense", 400)] {
+            let page = browser.get(&format!("/{list}?q=&state={state}")).await;
+            assert_eq!(page.status, status, "{list} {state}: {}", page.text);
+        }
+        let page = told::page(&browser.get(&format!("/{list}?state=nonsense")).await.text);
+        let told = world.get(&format!("/v1/{list}?state=nonsense")).await.with(400);
+        let detail = told["detail"].as_str().expect("a detail");
+        assert!(detail.contains("`nonsense`") && detail.contains("write one of `p"), "{detail}");
+        assert!(page.contains(detail), "{page}");
+    }
+}
