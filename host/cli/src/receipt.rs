@@ -114,6 +114,7 @@ const DETAILS: &[Column] = &[
     Column::plain("provider's receipt", "/provider_receipt_id"),
     Column::time("dispatched", "/dispatched_at"),
     Column::time("answered", "/answered_at"),
+    Column::time("resolved", "/resolved_at"),
     Column::plain("request", "/summary"),
     Column::plain("request body", "/preview/body"),
     Column::digest("request hash", "/request_hash"),

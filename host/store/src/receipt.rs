@@ -80,11 +80,13 @@ pub struct ReceiptView {
     pub prepared_at: DateTime<Utc>,
     /// When it was sent, or was about to be.
     pub dispatched_at: Option<DateTime<Utc>>,
-    /// When its answer was recorded, by whomever.
+    /// When its own answer was recorded.
     pub answered_at: Option<DateTime<Utc>>,
+    /// When somebody else established what became of it.
+    pub resolved_at: Option<DateTime<Utc>>,
     /// From when on the request can no longer arrive.
     pub absence_known_at: Option<DateTime<Utc>>,
-    /// What its last answer, or the lack of one, was taken to mean.
+    /// What its answer, or the lack of one, was taken to mean; or the evidence of whoever resolved it.
     pub reason: Option<String>,
     /// The receiver's own name for what it did.
     pub provider_receipt_id: Option<String>,

@@ -371,7 +371,16 @@ impl Store {
         )
         .fetch_all(self.reads())
         .await?;
-        rows.into_iter().map(|row| row.view(run.row.workflow_name.clone())).collect()
+        let workflow = &run.row.workflow_name;
+        let mut views: Vec<ReceiptView> =
+            rows.into_iter().map(|row| row.view(workflow.clone())).collect::<Result<_, _>>()?;
+        let ends =
+            views.iter().map(|view| (view.receipt.id, view.answered_at, view.receipt.standing.state()));
+        let resolved = self.resolved_at(tenant, ends).await?;
+        for view in &mut views {
+            view.resolved_at = resolved.get(&view.receipt.id.0).copied();
+        }
+        Ok(views)
     }
 
     async fn audit_rows(&self, tenant: TenantId, run: RunId) -> Result<Vec<AuditRow>, StoreError> {

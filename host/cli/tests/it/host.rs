@@ -367,7 +367,7 @@ fn resolve(provider: &str) -> anyhow::Result<()> {
     }
     insta::assert_snapshot!(lists.join("\n"), @r#"
     run: id workflow version state record trigger event_id admitted_at ended_at
-    effect: id run workflow node iteration slot dispatch_number kind safety connection state summary reason prepared_at dispatched_at answered_at absence_known_at
+    effect: id run workflow node iteration slot dispatch_number kind safety connection state summary reason prepared_at dispatched_at answered_at resolved_at absence_known_at
     workflow: id name paused active newest
     connection: name base_url allowed_hosts abilities rate in_flight_max secrets updated_at
     block: none

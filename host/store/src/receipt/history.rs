@@ -1,7 +1,11 @@
 //! One receipt, with everything that is known of it.
 
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
 use counterfoil_domain::id::{EffectId, TenantId};
 use counterfoil_domain::receipt::ReceiptState;
+use uuid::Uuid;
 
 use super::{HistoryEntry, ReceiptRow, ReceiptView};
 use crate::error::Row;
@@ -38,10 +42,43 @@ impl Store {
         let mut view = row.view(workflow.unwrap_or_default())?;
         view.run_has_ended = has_ended;
         view.history = self.history(tenant, id).await?;
+        let end = (id, view.answered_at, view.receipt.standing.state());
+        view.resolved_at = self.resolved_at(tenant, [end]).await?.get(&id.0).copied();
         if view.receipt.standing.state() == ReceiptState::Unknown {
             view.verification = self.verification(tenant, id).await?;
         }
         Ok(Some(view))
+    }
+
+    /// When receipts were resolved: of those that are settled and have no answer of their own, by id. Each with the time of its
+    /// answer, and its state.
+    pub(crate) async fn resolved_at(
+        &self,
+        tenant: TenantId,
+        receipts: impl IntoIterator<Item = (EffectId, Option<DateTime<Utc>>, ReceiptState)>,
+    ) -> Result<HashMap<Uuid, DateTime<Utc>>, StoreError> {
+        use ReceiptState::{Abandoned, Committed, Compensated, Verified};
+        let is_resolved = |answered_at: Option<_>, state| {
+            answered_at.is_none() && matches!(state, Committed | Verified | Compensated | Abandoned)
+        };
+        let resolved =
+            receipts.into_iter().filter(|(_, answered_at, state)| is_resolved(*answered_at, *state));
+        let ids: Vec<Uuid> = resolved.map(|(id, ..)| id.0).collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let moves = sqlx::query!(
+            // Not by what was undone afterwards.
+            r#"SELECT receipt_id, max(at) AS "at!" FROM receipt_history
+             WHERE tenant_id = $1 AND receipt_id = ANY ($2)
+               AND from_state IN ('dispatched', 'unknown') AND to_state <> 'unknown'
+             GROUP BY receipt_id"#,
+            tenant.0,
+            &ids,
+        )
+        .fetch_all(self.reads())
+        .await?;
+        Ok(moves.into_iter().map(|entry| (entry.receipt_id, entry.at)).collect())
     }
 
     async fn history(&self, tenant: TenantId, id: EffectId) -> Result<Vec<HistoryEntry>, StoreError> {

@@ -48,14 +48,16 @@ pub struct EffectRow {
     pub state: ReceiptState,
     /// What a person may read of the request.
     pub preview: Value,
-    /// What its last answer, or the lack of one, was taken to mean.
+    /// What its answer, or the lack of one, was taken to mean; or the evidence of whoever resolved it.
     pub reason: Option<String>,
     /// When its intent became durable.
     pub prepared_at: DateTime<Utc>,
     /// When it was sent, or was about to be.
     pub dispatched_at: Option<DateTime<Utc>>,
-    /// When its answer was recorded.
+    /// When its own answer was recorded.
     pub answered_at: Option<DateTime<Utc>>,
+    /// When somebody else established what became of it.
+    pub resolved_at: Option<DateTime<Utc>>,
     /// From when on the request can no longer arrive.
     pub absence_known_at: Option<DateTime<Utc>>,
 }
@@ -103,7 +105,14 @@ impl Store {
             }
             _ => self.effects_by_run(tenant, filter, &page).await?,
         };
-        columns.into_iter().map(EffectRow::try_from).collect()
+        let mut rows: Vec<EffectRow> =
+            columns.into_iter().map(EffectRow::try_from).collect::<Result<_, StoreError>>()?;
+        let resolved =
+            self.resolved_at(tenant, rows.iter().map(|row| (row.id, row.answered_at, row.state))).await?;
+        for row in &mut rows {
+            row.resolved_at = resolved.get(&row.id.0).copied();
+        }
+        Ok(rows)
     }
 
     async fn unresolved(
@@ -202,6 +211,7 @@ impl TryFrom<Columns> for EffectRow {
             prepared_at: columns.prepared_at,
             dispatched_at: columns.dispatched_at,
             answered_at: columns.answered_at,
+            resolved_at: None,
             absence_known_at: columns.absence_known_at,
         })
     }

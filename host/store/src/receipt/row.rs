@@ -122,12 +122,13 @@ fn standing(row: &ThisRow, columns: &ReceiptRow) -> Result<Standing, StoreError>
 }
 
 impl ReceiptRow {
-    /// With the name of its workflow; no history and no verification.
+    /// With the name of its workflow; no history, no verification, and no time at which it was resolved.
     pub(crate) fn view(self, workflow: String) -> Result<ReceiptView, StoreError> {
         Ok(ReceiptView {
             prepared_at: self.prepared_at,
             dispatched_at: self.dispatched_at,
             answered_at: self.answered_at,
+            resolved_at: None,
             absence_known_at: self.absence_known_at,
             reason: self.reason.clone(),
             provider_receipt_id: self.provider_receipt_id.clone(),

@@ -21,11 +21,15 @@ pub(crate) async fn apply(
 ) -> Result<Swap, StoreError> {
     let answer = transition.recorded().map(AnswerColumns::new).unwrap_or_default();
     let (reason, provider_receipt_id) = texts(transition.what());
+    let evidence = evidence(transition);
+    // What somebody else says takes the place of why nothing was known, and is no answer.
+    let by_others = matches!(transition.what(), Move::Resolve(_) | Move::VerifyBySibling { .. });
+    let reason = if by_others { evidence.as_deref() } else { reason };
     let moved = sqlx::query!(
         // Neither an indexed column nor a predicate's changes when a dispatched receipt is answered.
         "UPDATE receipts SET
              state = $4, unresolved = $4 = 'unknown',
-             answered_at = CASE WHEN $5::text IS NULL THEN answered_at ELSE now() END,
+             answered_at = CASE WHEN $5::text IS NULL OR $12 THEN answered_at ELSE now() END,
              answer_kind = COALESCE($5, answer_kind), answer_status = COALESCE($6, answer_status),
              answer_headers = COALESCE($7, answer_headers), answer_body = COALESCE($8, answer_body),
              answer_truncated = COALESCE($9, answer_truncated),
@@ -44,6 +48,7 @@ pub(crate) async fn apply(
         answer.truncated,
         reason,
         provider_receipt_id,
+        by_others,
     )
     .fetch_optional(&mut *connection)
     .await?;
@@ -51,7 +56,7 @@ pub(crate) async fn apply(
         let found = state(connection, transition.tenant(), transition.receipt()).await?;
         return Ok(Swap::Lost { found });
     };
-    if let Some(evidence) = evidence(transition) {
+    if let Some(evidence) = evidence {
         keep(connection, transition, evidence).await?;
     }
     match (transition.from(), transition.to()) {

@@ -3,7 +3,8 @@
 use counterfoil_domain::effect::Safety;
 use counterfoil_domain::receipt::resolution::{Outcome, Unresolvable};
 use counterfoil_domain::receipt::{Receipt, ReceiptState, Transition};
-use counterfoil_store::receipt::{Dispatch, Resolved, Resumed};
+use counterfoil_store::Page;
+use counterfoil_store::receipt::{Dispatch, EffectFilter, Resolved, Resumed};
 use counterfoil_store::settle::{BlockVerdict, Blocking, Swap};
 use counterfoil_store::step::Claimed;
 
@@ -42,9 +43,43 @@ async fn an_unknown_outcome_blocks_until_somebody_says_what_happened() {
                 (unknown, outcome.state(), "person:ada", "seen in the provider's own list"),
             ]
         );
+        // What holds now is what was resolved, and when; not why nothing was known, and not as an answer of its own.
+        let now_holds = (view.reason.as_deref(), view.answered_at, view.resolved_at);
+        let told = (Some("seen in the provider's own list"), None, Some(view.history[1].at));
+        assert_eq!(now_holds, told, "{outcome:?}");
+        let filter = EffectFilter { state: Some(outcome.state()), run: Some(step.run) };
+        let listed =
+            world.store.effects(world.tenant, filter, Page { after: None, limit: 10 }).await.expect("reads");
+        let listed = one(listed);
+        assert_eq!((listed.reason.as_deref(), listed.answered_at, listed.resolved_at), told, "{outcome:?}");
         let timeline = world.timeline(step.run).await.expect("exists");
+        let drawn = one(timeline.effects);
+        assert_eq!((drawn.reason.as_deref(), drawn.answered_at, drawn.resolved_at), told, "{outcome:?}");
         assert_eq!(one(timeline.audit).action, "effect.resolve");
     }
+}
+
+/// Receipts that were resolved before had kept the old reason, and the resolution's time as their answer's.
+#[tokio::test]
+async fn what_was_resolved_before_shows_what_holds_now() {
+    let world = World::new().await;
+    let (_, unknown) = world.blocked().await;
+    let (_, resolved) = world.blocked().await;
+    world.resolve(&resolved, Outcome::Verified, false).await;
+    let (_, late) = world.blocked().await;
+    world.store.record_answer(&[commit(&late, ReceiptState::Unknown)]).await.expect("records");
+    let now = world.dump().await;
+    world
+        .execute("UPDATE receipts SET reason = 'reset', answered_at = now() WHERE state = 'verified'")
+        .await
+        .expect("forgets");
+    assert_ne!(world.dump().await, now);
+    world
+        .execute(include_str!("../../../../migrations/0027_resolved_receipts.sql"))
+        .await
+        .expect("puts it right");
+    assert_eq!(world.dump().await, now);
+    assert_eq!(world.state(&unknown).await, ReceiptState::Unknown);
 }
 
 #[tokio::test]

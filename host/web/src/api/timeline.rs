@@ -216,7 +216,7 @@ fn effect_facts(view: &ReceiptView) -> EffectFacts {
         position: receipt.position,
         dispatch_number: receipt.dispatch_number,
         from,
-        to: (!is_open).then(|| view.answered_at.unwrap_or(from)),
+        to: (!is_open).then(|| view.answered_at.or(view.resolved_at).unwrap_or(from)),
     }
 }
 

@@ -88,11 +88,11 @@ fn span_bar(timeline: &Timeline, span: &Span) -> Bar {
     bar(&timeline.axis, span.from, span.to.unwrap_or(timeline.now), span.phase.name(), title)
 }
 
-/// An effect, from when it was sent until its answer was recorded.
+/// An effect, from when it was sent until its answer was recorded, or it was resolved.
 pub(super) fn effect_bar(timeline: &Timeline, effect: &Effect) -> Bar {
     let from = effect.dispatched_at.unwrap_or(effect.prepared_at);
     let is_open = matches!(effect.state, ReceiptState::Dispatched | ReceiptState::Unknown);
-    let to = if is_open { timeline.now } else { effect.answered_at.unwrap_or(from) };
+    let to = if is_open { timeline.now } else { effect.answered_at.or(effect.resolved_at).unwrap_or(from) };
     // Of a read, only its answer has a time.
     let length = match effect.dispatched_at {
         None if effect.safety == Safety::ReadOnly.name() => "a read".to_owned(),

@@ -85,6 +85,8 @@ async fn a_person_is_shown_what_will_happen_before_it_does() {
     let last = &shown["history"].as_array().expect("a list")[1];
     assert_eq!(last["actor"], "person:acme's operator");
     assert_eq!(last["evidence"], "seen in <their> books");
+    // What holds now comes first, and what was thought before is history.
+    insta::assert_snapshot!("resolved", told::page(&browser.get(&page).await.text));
     let late = browser.submit("/runs", &resolve, &fields("confirm", "again")).await;
     assert_eq!(late.status, 409);
 }

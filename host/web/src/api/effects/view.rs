@@ -42,14 +42,16 @@ pub(crate) struct Effect {
     pub(crate) state: ReceiptState,
     /// What it is, in a line.
     pub(crate) summary: String,
-    /// What its answer, or the lack of one, was taken to mean.
+    /// What its answer, or the lack of one, was taken to mean; once it is resolved, the evidence for that.
     pub(crate) reason: Option<String>,
     /// When its intent became durable.
     pub(crate) prepared_at: DateTime<Utc>,
     /// When it was sent, or was about to be.
     pub(crate) dispatched_at: Option<DateTime<Utc>>,
-    /// When its answer was recorded.
+    /// When its own answer was recorded.
     pub(crate) answered_at: Option<DateTime<Utc>>,
+    /// When a person, its block's `verify` or another effect of its slot established what became of it, where no answer had.
+    pub(crate) resolved_at: Option<DateTime<Utc>>,
     /// From when on the request can no longer arrive.
     pub(crate) absence_known_at: Option<DateTime<Utc>>,
 }
@@ -73,6 +75,7 @@ impl From<EffectRow> for Effect {
             prepared_at: row.prepared_at,
             dispatched_at: row.dispatched_at,
             answered_at: row.answered_at,
+            resolved_at: row.resolved_at,
             absence_known_at: row.absence_known_at,
         }
     }
@@ -99,6 +102,7 @@ impl From<&ReceiptView> for Effect {
             prepared_at: view.prepared_at,
             dispatched_at: view.dispatched_at,
             answered_at: view.answered_at,
+            resolved_at: view.resolved_at,
             absence_known_at: view.absence_known_at,
         }
     }
@@ -141,6 +145,15 @@ pub(crate) struct EffectDetail {
     pub(crate) verification: Option<VerificationShown>,
     /// What may be said of it; empty unless it is unknown.
     pub(crate) resolutions: Vec<Resolution>,
+}
+
+impl EffectDetail {
+    /// When its answer came, and where that led at once, if the history does not tell of it.
+    pub(crate) fn answered(&self) -> Option<(DateTime<Utc>, ReceiptState)> {
+        let state = self.history.first().map_or(self.effect.state, |moved| moved.from);
+        let is_outcome = !matches!(state, ReceiptState::Dispatched | ReceiptState::Unknown);
+        self.effect.answered_at.filter(|_| is_outcome).map(|at| (at, state))
+    }
 }
 
 /// An answer that is kept.
