@@ -115,6 +115,37 @@ codes! {
     // Definitions.
     /// A workflow definition has problems.
     DefinitionInvalid = "definition_invalid",
+    // What may be wrong in one place of a definition; an input that a block does not take is `input_invalid`.
+    /// The text is neither YAML nor JSON.
+    Syntax = "syntax",
+    /// A field is missing, is not known here, or has the wrong type or form.
+    Schema = "schema",
+    /// A number, size or depth out of its bounds.
+    Limit = "limit",
+    /// A number that JSON does not carry exactly.
+    NumberInexact = "number_inexact",
+    /// A name that is not of the form of names.
+    NameInvalid = "name_invalid",
+    /// A name that is taken.
+    NameTaken = "name_taken",
+    /// A kind of node that does not exist.
+    NodeUnknown = "node_unknown",
+    /// A block that does not exist.
+    BlockUnknown = "block_unknown",
+    /// An expression that cannot be saved.
+    ExpressionInvalid = "expression_invalid",
+    /// An expression reads a step that does not exist, or has not run by then.
+    StepNotReadable = "step_not_readable",
+    /// A workflow of which no version is active.
+    WorkflowUnknown = "workflow_unknown",
+    /// A connection that does not exist.
+    ConnectionUnknown = "connection_unknown",
+    /// The workflow would start itself again.
+    Cycle = "cycle",
+    /// Steps that can never be reached.
+    Unreachable = "unreachable",
+
+    // What a version may be refused for.
     /// A workflow has no active version.
     WorkflowNotActive = "workflow_not_active",
     /// A version does other things to other systems than the active one, and nobody said that it is meant to.
@@ -141,6 +172,8 @@ codes! {
     Forbidden = "forbidden",
     /// Nothing by that name or id for this tenant.
     NotFound = "not_found",
+    /// An answer is not what its form asks for.
+    Form = "form",
     /// The question is not asked any more.
     AlreadyDecided = "already_decided",
     /// The run has ended.

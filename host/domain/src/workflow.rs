@@ -26,7 +26,7 @@ pub use self::cycle::{Links, cycle_message};
 pub use self::definition::schema;
 pub use self::duration::{Duration, InvalidDuration};
 pub use self::plan::Plan;
-pub use self::problem::{Problem, ProblemCode};
+pub use self::problem::Problem;
 
 /// Text of a definition, and its canonical form: a page of steps is 2 KiB.
 pub const DEFINITION_BYTES_MAX: usize = 256 << 10;

@@ -49,12 +49,13 @@ pub(crate) struct ProblemBody {
 }
 
 /// One thing that is wrong with a request.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct FieldError {
     /// JSON Pointer (RFC 6901) into the body; empty for the whole.
     pub(crate) pointer: String,
-    /// Which rule it breaks.
-    pub(crate) code: String,
+    /// Which rule it breaks; `/advice/{code}` says what to do about it.
+    #[schema(value_type = String)]
+    pub(crate) code: Code,
     /// In words.
     pub(crate) detail: String,
     /// Line in the text that was sent, from 1.
@@ -63,6 +64,13 @@ pub(crate) struct FieldError {
     /// Character in the line, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) column: Option<u64>,
+}
+
+impl FieldError {
+    /// What is wrong with the value at `pointer`.
+    pub(crate) fn new(code: Code, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), code, detail: detail.into(), line: None, column: None }
+    }
 }
 
 impl Problem {
@@ -84,12 +92,7 @@ impl Problem {
     /// A body of which the value at `pointer` is wrong.
     pub(crate) fn bad_field(pointer: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        let error = FieldError {
-            pointer: pointer.into(),
-            code: Code::BadRequest.name().into(),
-            detail: bounded_text(&detail, ERROR_TEXT_BYTES_MAX),
-            ..FieldError::default()
-        };
+        let error = FieldError::new(Code::BadRequest, pointer, bounded_text(&detail, ERROR_TEXT_BYTES_MAX));
         Self::bad_request(detail).with_errors(vec![error])
     }
 

@@ -16,7 +16,8 @@ use crate::expression::child;
 use crate::ports::LogLine;
 use crate::wording;
 use crate::workflow::source::Source;
-use crate::workflow::{Problem, ProblemCode};
+use crate::code::Code;
+use crate::workflow::Problem;
 
 pub use self::written::{Resolve, Stage};
 
@@ -195,7 +196,7 @@ fn problem(source: &Source, pointer: String, message: &str) -> Problem {
     };
     let (line, column) =
         if unknown.is_some() { source.key_position(&at) } else { source.value_position(&at) };
-    Problem { pointer: at, line, column, code: ProblemCode::Schema, message: wording::told(message) }
+    Problem { pointer: at, line, column, code: Code::Schema, message: wording::told(message) }
 }
 
 fn stored(rehearsal: &Rehearsal) -> Value {

@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::compile::Authored;
 use super::definition::{Definition, Node, Step};
-use super::problem::{Problem, ProblemCode, Problems};
+use super::problem::{Problem, Problems};
 use crate::block::Descriptor;
+use crate::code::Code;
 use crate::expression::{Pointer, child};
 use crate::schema::Schema;
 
@@ -65,7 +66,7 @@ impl Adviser<'_> {
     fn workflow(&mut self, name: &str, pointer: &str) {
         if name != self.own && !self.around.active.contains(name) {
             let message = format!("no version of a workflow `{name}` is active: the step fails until one is");
-            self.problems.at_value(pointer, ProblemCode::WorkflowUnknown, message);
+            self.problems.at_value(pointer, Code::WorkflowUnknown, message);
         }
     }
 
@@ -73,7 +74,7 @@ impl Adviser<'_> {
         if !self.around.connections.contains(name) {
             let message =
                 format!("there is no connection `{name}`: {who} cannot call through it until it is set");
-            self.problems.at_value(pointer, ProblemCode::ConnectionUnknown, message);
+            self.problems.at_value(pointer, Code::ConnectionUnknown, message);
         }
     }
 
@@ -91,7 +92,7 @@ impl Adviser<'_> {
         for fault in takes.faults_beside(&known, &open) {
             let message = format!("block `{name}` does not take this: {}", fault.why);
             let place = format!("{}{}", child(pointer, "input"), fault.place);
-            self.problems.at_value(&place, ProblemCode::InputInvalid, message);
+            self.problems.at_value(&place, Code::InputInvalid, message);
         }
     }
 }

@@ -13,9 +13,10 @@ use super::definition::{
 use super::plan::{
     NodeKind, Plan, PlanBranch, PlanHttp, PlanNode, PlanTask, PlanTrigger, TRIGGER_ROOTS, Then,
 };
-use super::problem::{Problem, ProblemCode, Problems};
+use super::problem::{Problem, Problems};
 use super::source::Source;
 use super::{DEFINITION_BYTES_MAX, Duration};
+use crate::code::Code;
 use crate::expression::{Compiled, Expression, ExpressionError, Pointer, Root, Template, child};
 use crate::id::Digest;
 use crate::limits::TASK_TIME_MS;
@@ -69,13 +70,13 @@ impl Authored {
         let mut problems = Problems::new(&self.source);
         let Decoded { definition, step_names } = decode(&self.source.value, &mut problems);
         let canonical = serde_json_canonicalizer::to_string(&self.source.value).unwrap_or_else(|error| {
-            problems.at_value("", ProblemCode::Schema, format!("it has no canonical form: {error}"));
+            problems.at_value("", Code::Schema, format!("it has no canonical form: {error}"));
             String::new()
         });
         if canonical.len() > DEFINITION_BYTES_MAX {
             let message =
                 format!("with its aliases expanded, a definition has at most {DEFINITION_BYTES_MAX} bytes");
-            problems.at_value("", ProblemCode::Limit, message);
+            problems.at_value("", Code::Limit, message);
         }
         let mut compiler = Compiler {
             blocks,
@@ -92,7 +93,7 @@ impl Authored {
         let (workflow, invariants) = (definition.name.clone(), definition.invariants.clone());
         let plan = Plan::new(workflow, digest, triggers, nodes, invariants);
         if let Err(error) = &plan {
-            problems.at_value("", ProblemCode::Schema, error.to_string());
+            problems.at_value("", Code::Schema, error.to_string());
         }
         let problems = problems.into_list();
         match plan {
@@ -233,7 +234,7 @@ impl<'a> Compiler<'a> {
 
     fn block(&mut self, name: &str, pointer: &str) -> Digest {
         self.blocks.get(name).copied().unwrap_or_else(|| {
-            self.problems.at_value(pointer, ProblemCode::BlockUnknown, format!("there is no block `{name}`"));
+            self.problems.at_value(pointer, Code::BlockUnknown, format!("there is no block `{name}`"));
             Digest([0; 32])
         })
     }
@@ -293,7 +294,7 @@ impl<'a> Compiler<'a> {
                 self.problems.in_text(
                     &pointer,
                     1 + error.error.offset,
-                    ProblemCode::ExpressionInvalid,
+                    Code::ExpressionInvalid,
                     error.error.message,
                 );
             }
@@ -329,7 +330,7 @@ impl<'a> Compiler<'a> {
         pointer: &str,
     ) -> Option<Expression> {
         let report = |error: ExpressionError| {
-            self.problems.in_text(pointer, error.offset, ProblemCode::ExpressionInvalid, error.message);
+            self.problems.in_text(pointer, error.offset, Code::ExpressionInvalid, error.message);
         };
         compiled.map_err(report).ok()
     }
@@ -353,7 +354,7 @@ impl<'a> Compiler<'a> {
         for (root, who) in missing {
             let message = format!("there is no `{}` here: only {who} one", root.name());
             let offset = text_offset + expression.source().find(root.name()).unwrap_or(0);
-            self.problems.in_text(&pointer.to_string(), offset, ProblemCode::ExpressionInvalid, message);
+            self.problems.in_text(&pointer.to_string(), offset, Code::ExpressionInvalid, message);
         }
         for name in expression.steps_read().into_iter().flatten() {
             if self.visible.contains(name) {
@@ -364,7 +365,7 @@ impl<'a> Compiler<'a> {
                 None => format!("there is no step `{name}`"),
             };
             let offset = text_offset + expression.source().find(name).unwrap_or(0);
-            self.problems.in_text(&pointer.to_string(), offset, ProblemCode::StepNotReadable, message);
+            self.problems.in_text(&pointer.to_string(), offset, Code::StepNotReadable, message);
         }
     }
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::compile::{Authored, Version};
 use super::definition::{Node, Step};
 use super::plan::{NodeKind, Plan};
-use super::problem::{Problem, ProblemCode, Problems};
+use super::problem::{Problem, Problems};
+use crate::code::Code;
 
 /// How a workflow and others start each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Authored {
             _ => false,
         });
         let mut problems = Problems::new(self.source());
-        problems.at_value(&pointer.unwrap_or_default(), ProblemCode::Cycle, cycle_message(&way));
+        problems.at_value(&pointer.unwrap_or_default(), Code::Cycle, cycle_message(&way));
         problems.into_list().pop()
     }
 }

@@ -13,9 +13,10 @@ mod waits;
 use super::definition::{
     DedupMode, Definition, GUARDED_KINDS, Invariant, Node, OWN_KINDS, SetNode, Step, Trigger,
 };
-use super::problem::{ProblemCode, Problems};
+use super::problem::Problems;
 use super::scalars;
 use super::{EXPRESSIONS_MAX, NAME_LEN_MAX, RULES_MAX, STEPS_DEPTH_MAX, STEPS_MAX, is_name};
+use crate::code::Code;
 use crate::expression::child;
 use crate::wording;
 
@@ -47,11 +48,11 @@ impl Decoder<'_, '_> {
     fn definition(&mut self, value: &Value) -> Definition {
         if scalars::check(value, self.problems) > EXPRESSIONS_MAX {
             let message = format!("a workflow has at most {EXPRESSIONS_MAX} expressions in its values");
-            self.problems.at_value("", ProblemCode::Limit, message);
+            self.problems.at_value("", Code::Limit, message);
             return Definition::default();
         }
         let Some(fields) = value.as_object() else {
-            self.problems.at_value("", ProblemCode::Schema, "a workflow is a map with `name` and `steps`");
+            self.problems.at_value("", Code::Schema, "a workflow is a map with `name` and `steps`");
             return Definition::default();
         };
         let known = ["name", "description", "triggers", "steps", "invariants"];
@@ -68,7 +69,7 @@ impl Decoder<'_, '_> {
             steps: if let Some(steps) = fields.get("steps") {
                 self.step_list(steps, "/steps", 1)
             } else {
-                self.problems.at_value("", ProblemCode::Schema, "a workflow has `steps`");
+                self.problems.at_value("", Code::Schema, "a workflow has `steps`");
                 vec![]
             },
             invariants: self.invariants(fields),
@@ -89,7 +90,7 @@ impl Decoder<'_, '_> {
                     "`dedup: {}` needs `record`; without one, say `dedup: every_time`",
                     trigger.dedup.name()
                 );
-                self.problems.at_value(&pointer, ProblemCode::Schema, message);
+                self.problems.at_value(&pointer, Code::Schema, message);
             }
             triggers.push(trigger);
         }
@@ -104,7 +105,7 @@ impl Decoder<'_, '_> {
             self.check_name(&invariant.id, &id_pointer, "an invariant");
             if invariants.iter().any(|other| other.id == invariant.id) {
                 let message = format!("another invariant is called `{}`", invariant.id);
-                self.problems.at_value(&id_pointer, ProblemCode::NameTaken, message);
+                self.problems.at_value(&id_pointer, Code::NameTaken, message);
             }
             if !GUARDED_KINDS.contains(&invariant.kind.as_str()) {
                 let kind = &invariant.kind;
@@ -115,7 +116,7 @@ impl Decoder<'_, '_> {
                 } else {
                     format!("`{kind}` is no kind of effect; an invariant guards {}", listed(&GUARDED_KINDS))
                 };
-                self.problems.at_value(&child(&pointer, "kind"), ProblemCode::Schema, message);
+                self.problems.at_value(&child(&pointer, "kind"), Code::Schema, message);
             }
             invariants.push(invariant);
         }
@@ -129,7 +130,7 @@ impl Decoder<'_, '_> {
             Some(value) => self.list(value, &pointer),
         };
         if rules.len() > RULES_MAX {
-            self.problems.at_value(&pointer, ProblemCode::Limit, format!("at most {RULES_MAX} {field}"));
+            self.problems.at_value(&pointer, Code::Limit, format!("at most {RULES_MAX} {field}"));
         }
         rules
     }
@@ -137,19 +138,19 @@ impl Decoder<'_, '_> {
     fn step_list(&mut self, value: &Value, pointer: &str, depth: usize) -> Vec<Step> {
         if depth > STEPS_DEPTH_MAX {
             let message = format!("lists of steps stand at most {STEPS_DEPTH_MAX} deep in each other");
-            self.problems.at_value(pointer, ProblemCode::Limit, message);
+            self.problems.at_value(pointer, Code::Limit, message);
             return vec![];
         }
         let elements = self.list(value, pointer);
         if depth == 1 && value.as_array().is_some_and(Vec::is_empty) {
-            self.problems.at_value(pointer, ProblemCode::Schema, "a workflow has at least one step");
+            self.problems.at_value(pointer, Code::Schema, "a workflow has at least one step");
         }
         let mut steps: Vec<Step> = Vec::new();
         for (pointer, element) in elements {
             let Some((name, node)) = self.single(element, &pointer) else { continue };
             let pointer = child(&pointer, name);
             if steps.last().is_some_and(|step| matches!(step.node, Node::Stop(_))) {
-                self.problems.at_key(&pointer, ProblemCode::Unreachable, "nothing comes after `stop`");
+                self.problems.at_key(&pointer, Code::Unreachable, "nothing comes after `stop`");
             }
             self.step_name(name, &pointer);
             if self.steps > STEPS_MAX || name.len() > NAME_LEN_MAX {
@@ -169,27 +170,23 @@ impl Decoder<'_, '_> {
             return Some((name, node));
         }
         let message = "a step is a map of one name to what the step does";
-        self.problems.at_value(pointer, ProblemCode::Schema, message);
+        self.problems.at_value(pointer, Code::Schema, message);
         None
     }
 
     fn step_name(&mut self, name: &str, pointer: &str) {
         self.steps += 1;
         if self.steps == STEPS_MAX + 1 {
-            self.problems.at_key(
-                pointer,
-                ProblemCode::Limit,
-                format!("a workflow has at most {STEPS_MAX} steps"),
-            );
+            self.problems.at_key(pointer, Code::Limit, format!("a workflow has at most {STEPS_MAX} steps"));
         }
         if !is_name(name) {
-            self.problems.at_key(pointer, ProblemCode::NameInvalid, name_rule("a step"));
+            self.problems.at_key(pointer, Code::NameInvalid, name_rule("a step"));
         }
         match self.step_names.get(name) {
             Some(first) => {
                 let message =
                     format!("another step is called `{name}`, on line {}", self.problems.line_of_key(first));
-                self.problems.at_key(pointer, ProblemCode::NameTaken, message);
+                self.problems.at_key(pointer, Code::NameTaken, message);
             }
             None => {
                 self.step_names.insert(name.to_owned(), pointer.to_owned());
@@ -226,10 +223,10 @@ impl Decoder<'_, '_> {
             };
             let (at, words) = (format!("{pointer}{place}"), wording::told(&message));
             if named("unknown field `").is_some() {
-                self.problems.at_key(&at, ProblemCode::Schema, words);
+                self.problems.at_key(&at, Code::Schema, words);
             } else {
                 is_meant = false;
-                self.problems.at_value(&at, ProblemCode::Schema, words);
+                self.problems.at_value(&at, Code::Schema, words);
             }
             left_out.insert(leave_out(left.to_mut(), &place)?);
         }
@@ -238,7 +235,7 @@ impl Decoder<'_, '_> {
 
     fn list<'v>(&mut self, value: &'v Value, pointer: &str) -> Vec<(String, &'v Value)> {
         let Some(elements) = value.as_array() else {
-            self.problems.at_value(pointer, ProblemCode::Schema, "a list is expected here");
+            self.problems.at_value(pointer, Code::Schema, "a list is expected here");
             return vec![];
         };
         elements
@@ -255,11 +252,11 @@ impl Decoder<'_, '_> {
                 name.clone()
             }
             Some(_) => {
-                self.problems.at_value(&child(pointer, field), ProblemCode::NameInvalid, name_rule(of));
+                self.problems.at_value(&child(pointer, field), Code::NameInvalid, name_rule(of));
                 String::new()
             }
             None => {
-                self.problems.at_value(pointer, ProblemCode::Schema, format!("{of} has a `{field}`"));
+                self.problems.at_value(pointer, Code::Schema, format!("{of} has a `{field}`"));
                 String::new()
             }
         }
@@ -267,7 +264,7 @@ impl Decoder<'_, '_> {
 
     fn check_name(&mut self, name: &str, pointer: &str, of: &str) {
         if !is_name(name) {
-            self.problems.at_value(pointer, ProblemCode::NameInvalid, name_rule(of));
+            self.problems.at_value(pointer, Code::NameInvalid, name_rule(of));
         }
     }
 
@@ -277,14 +274,14 @@ impl Decoder<'_, '_> {
             let message = format!(
                 "the type of an event is letters, digits, `.`, `-` and `_`, at most {EVENT_TYPE_LEN_MAX} of them"
             );
-            self.problems.at_value(pointer, ProblemCode::NameInvalid, message);
+            self.problems.at_value(pointer, Code::NameInvalid, message);
         }
     }
 
     fn check_fields(&mut self, fields: &Map<String, Value>, pointer: &str, known: &[&str]) {
         for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
             let message = format!("there is no `{field}` here; what there is: {}", listed(known));
-            self.problems.at_key(&child(pointer, field), ProblemCode::Schema, message);
+            self.problems.at_key(&child(pointer, field), Code::Schema, message);
         }
     }
 }

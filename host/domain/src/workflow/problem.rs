@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::PROBLEMS_MAX;
 use super::source::Source;
+use crate::code::Code;
 use crate::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
 
 /// One thing that is wrong with a definition.
@@ -17,45 +18,9 @@ pub struct Problem {
     /// Character in the line, from 1.
     pub column: u64,
     /// Which rule it breaks.
-    pub code: ProblemCode,
+    pub code: Code,
     /// In words.
     pub message: String,
-}
-
-/// The rule that a definition breaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProblemCode {
-    /// The text is neither YAML nor JSON.
-    Syntax,
-    /// A field is missing, is not known here, or has the wrong type or form.
-    Schema,
-    /// More, larger or deeper than it may be.
-    Limit,
-    /// A number that JSON does not carry exactly.
-    NumberInexact,
-    /// A name that is not of the form of names.
-    NameInvalid,
-    /// A name that is taken.
-    NameTaken,
-    /// A kind of node that does not exist.
-    NodeUnknown,
-    /// A block that does not exist.
-    BlockUnknown,
-    /// An expression that cannot be saved.
-    ExpressionInvalid,
-    /// An expression reads a step that does not exist, or has not run by then.
-    StepNotReadable,
-    /// A workflow of which no version is active.
-    WorkflowUnknown,
-    /// A connection that does not exist.
-    ConnectionUnknown,
-    /// An input that the block does not take.
-    InputInvalid,
-    /// The workflow would start itself again.
-    Cycle,
-    /// Steps that can never be reached.
-    Unreachable,
 }
 
 /// Collects problems, and finds their places in the text.
@@ -71,23 +36,17 @@ impl<'a> Problems<'a> {
     }
 
     /// A problem with the value at `pointer`.
-    pub(super) fn at_value(&mut self, pointer: &str, code: ProblemCode, message: impl AsRef<str>) {
+    pub(super) fn at_value(&mut self, pointer: &str, code: Code, message: impl AsRef<str>) {
         self.add(pointer, self.source.value_position(pointer), code, message.as_ref());
     }
 
     /// A problem with the key at `pointer`: its name rather than what it holds.
-    pub(super) fn at_key(&mut self, pointer: &str, code: ProblemCode, message: impl AsRef<str>) {
+    pub(super) fn at_key(&mut self, pointer: &str, code: Code, message: impl AsRef<str>) {
         self.add(pointer, self.source.key_position(pointer), code, message.as_ref());
     }
 
     /// A problem inside the text at `pointer`, `offset` bytes from its beginning.
-    pub(super) fn in_text(
-        &mut self,
-        pointer: &str,
-        offset: usize,
-        code: ProblemCode,
-        message: impl AsRef<str>,
-    ) {
+    pub(super) fn in_text(&mut self, pointer: &str, offset: usize, code: Code, message: impl AsRef<str>) {
         self.add(pointer, self.source.text_position(pointer, offset), code, message.as_ref());
     }
 
@@ -96,7 +55,7 @@ impl<'a> Problems<'a> {
         self.source.key_position(pointer).0
     }
 
-    fn add(&mut self, pointer: &str, (line, column): (u64, u64), code: ProblemCode, message: &str) {
+    fn add(&mut self, pointer: &str, (line, column): (u64, u64), code: Code, message: &str) {
         if self.found.len() < PROBLEMS_MAX {
             let pointer = bounded_text(pointer, ERROR_TEXT_BYTES_MAX);
             let message = bounded_text(message, ERROR_TEXT_BYTES_MAX);

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::problem::{ProblemCode, Problems};
+use super::problem::Problems;
+use crate::code::Code;
 use crate::expression::Pointer;
 
 /// Integers beyond it lose their last digits in JSON's canonical form, which is the version's identity.
@@ -21,7 +22,7 @@ fn visit(value: &Value, pointer: &Pointer<'_>, problems: &mut Problems<'_>) -> u
             let magnitude = number.as_i64().map(i64::unsigned_abs).or(number.as_u64());
             if magnitude.is_some_and(|magnitude| magnitude > INTEGER_EXACT_MAX) {
                 let message = "integers beyond 2^53 are not exact in JSON; write it as a text";
-                problems.at_value(&pointer.to_string(), ProblemCode::NumberInexact, message);
+                problems.at_value(&pointer.to_string(), Code::NumberInexact, message);
             }
             0
         }

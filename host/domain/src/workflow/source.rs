@@ -10,8 +10,9 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::problem::{Problem, ProblemCode};
+use super::problem::Problem;
 use super::{DEFINITION_BYTES_MAX, STEPS_DEPTH_MAX};
+use crate::code::Code;
 
 /// Nesting of the text: each list of steps takes five levels, a template some more.
 const TEXT_DEPTH_MAX: usize = STEPS_DEPTH_MAX * 5 + 32;
@@ -34,7 +35,7 @@ impl Source {
         if text.len() > DEFINITION_BYTES_MAX {
             let message =
                 format!("a definition has at most {DEFINITION_BYTES_MAX} bytes, this one {}", text.len());
-            return Err(whole(ProblemCode::Limit, message));
+            return Err(whole(Code::Limit, message));
         }
         let options = serde_saphyr::options! {
             with_snippet: false,
@@ -55,7 +56,7 @@ impl Source {
                 pointer: String::new(),
                 line: location.line().max(1),
                 column: location.column().max(1),
-                code: ProblemCode::Syntax,
+                code: Code::Syntax,
                 message: UserMessageFormatter.format_message(&error).into_owned(),
             }
         })?;
@@ -122,7 +123,7 @@ struct Place {
     value: Location,
 }
 
-fn whole(code: ProblemCode, message: String) -> Problem {
+fn whole(code: Code, message: String) -> Problem {
     Problem { pointer: String::new(), line: 1, column: 1, code, message }
 }
 

@@ -197,12 +197,8 @@ fn check_answer(form: &Value, answer: Option<&Value>) -> Result<(), Problem> {
     if faults.is_empty() {
         return Ok(());
     }
-    let errors = faults.into_iter().map(|Fault { place, why }| FieldError {
-        code: "form".into(),
-        pointer: format!("/answer{place}"),
-        detail: why,
-        line: None,
-        column: None,
-    });
+    let errors = faults
+        .into_iter()
+        .map(|Fault { place, why }| FieldError::new(Code::Form, format!("/answer{place}"), why));
     Err(Problem::bad_request("the answer is not what the form asks for").with_errors(errors.collect()))
 }

@@ -188,7 +188,7 @@ fn manifest(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
 }
 
 fn refused(refused: Refused) -> Problem {
-    let error = |detail| FieldError { code: refused.code.name().into(), detail, ..FieldError::default() };
+    let error = |detail| FieldError::new(refused.code, "", detail);
     let errors = refused.details.iter().cloned().map(error).collect();
     Problem::new(refused.code, refused.message).with_errors(errors)
 }

@@ -137,7 +137,8 @@ async fn record(
             })
             .collect();
         let recorded = app.store.record_events(caller.tenant, &new).await?;
-        let warnings = events.iter().zip(&recorded).filter_map(|(event, recorded)| not_taken(event, recorded));
+        let warnings =
+            events.iter().zip(&recorded).filter_map(|(event, recorded)| not_taken(event, recorded));
         let warnings = warnings.collect();
         let events = new.into_iter().zip(&recorded).map(|(event, recorded)| EventRecorded {
             id: event.id,
@@ -175,13 +176,9 @@ pub(crate) async fn event_outcomes(
 /// What the sender must know, where an event of the same id stands in place of this one.
 fn not_taken(event: &Event, recorded: &Recorded) -> Option<FieldError> {
     let Recorded::Differs(parts) = recorded else { return None };
-    Some(FieldError {
-        pointer: event.place.clone(),
-        code: Code::EventIdReused.name().into(),
-        detail: format!(
-            "an event of this id was recorded before with another {}: that one stands, and this was not taken",
-            parts.join(", another ")
-        ),
-        ..FieldError::default()
-    })
+    let parts = parts.join(", another ");
+    let detail = format!(
+        "an event of this id was recorded before with another {parts}: that one stands, and this was not taken"
+    );
+    Some(FieldError::new(Code::EventIdReused, event.place.as_str(), detail))
 }

@@ -386,7 +386,6 @@ pub(crate) async fn full_version(
     }
     let newest = find(app, who, name).await?.versions.first().map_or(0, |version| version.number);
     let detail = format!("there is no version {number} of workflow `{name}`: its newest is {newest}");
-    let error =
-        FieldError { code: Code::NotFound.name().into(), detail: detail.clone(), ..FieldError::default() };
+    let error = FieldError::new(Code::NotFound, "", detail.clone());
     Err(Problem::new(Code::NotFound, detail).with_errors(vec![error]))
 }

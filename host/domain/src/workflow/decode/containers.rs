@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 use super::Decoder;
+use crate::code::Code;
 use crate::expression::child;
 use crate::workflow::definition::{
     Join, Lane, MapNode, MapSpec, ParallelNode, Stage, Step, TryNode, default_concurrency,
 };
-use crate::workflow::problem::ProblemCode;
 use crate::workflow::{BRANCHES_MAX, MAP_CONCURRENCY_MAX, MAP_ITEMS_MAX};
 
 impl Decoder<'_, '_> {
@@ -26,7 +26,7 @@ impl Decoder<'_, '_> {
         let join: Join = self.optional(fields, pointer, "join").unwrap_or_default();
         if !(1..=lanes.len()).contains(&(join.needed(lanes.len()) as usize)) && !lanes.is_empty() {
             let message = format!("of {} lists, between 1 and {0} can succeed", lanes.len());
-            self.problems.at_value(&child(pointer, "join"), ProblemCode::Limit, message);
+            self.problems.at_value(&child(pointer, "join"), Code::Limit, message);
         }
         let losers = self.optional(fields, pointer, "losers").unwrap_or_default();
         ParallelNode { parallel: lanes, join, losers }
@@ -41,7 +41,7 @@ impl Decoder<'_, '_> {
         self.check_fields(fields, pointer, &["map"]);
         let pointer = child(pointer, "map");
         let Some(map) = fields.get("map").and_then(Value::as_object) else {
-            self.problems.at_value(&pointer, ProblemCode::Schema, "a map has `items` and `do`");
+            self.problems.at_value(&pointer, Code::Schema, "a map has `items` and `do`");
             return None;
         };
         self.check_fields(map, &pointer, &["items", "do", "concurrency", "on_failure"]);
@@ -50,7 +50,7 @@ impl Decoder<'_, '_> {
             None => vec![],
         };
         if steps.is_empty() {
-            self.problems.at_value(&pointer, ProblemCode::Schema, "a map has at least one step in `do`");
+            self.problems.at_value(&pointer, Code::Schema, "a map has at least one step in `do`");
         }
         let items = map.get("items").cloned().unwrap_or_default();
         let is_list = match &items {
@@ -61,12 +61,12 @@ impl Decoder<'_, '_> {
         if !is_list {
             let message =
                 format!("the items of a map are an expression, or a list of at most {MAP_ITEMS_MAX}");
-            self.problems.at_value(&child(&pointer, "items"), ProblemCode::Schema, message);
+            self.problems.at_value(&child(&pointer, "items"), Code::Schema, message);
         }
         let concurrency = self.optional(map, &pointer, "concurrency").unwrap_or_else(default_concurrency);
         if !(1..=MAP_CONCURRENCY_MAX).contains(&concurrency) {
             let message = format!("a map works on 1 to {MAP_CONCURRENCY_MAX} items at once");
-            self.problems.at_value(&child(&pointer, "concurrency"), ProblemCode::Limit, message);
+            self.problems.at_value(&child(&pointer, "concurrency"), Code::Limit, message);
         }
         let on_failure = self.optional(map, &pointer, "on_failure").unwrap_or_default();
         Some(MapNode { map: MapSpec { items, steps, concurrency, on_failure } })
@@ -96,7 +96,7 @@ impl Decoder<'_, '_> {
         let parts = fields.get(kind).map(|parts| self.list(parts, &pointer)).unwrap_or_default();
         if !(1..=BRANCHES_MAX).contains(&parts.len()) {
             let message = format!("`{kind}` has between 1 and {BRANCHES_MAX} lists of steps");
-            self.problems.at_value(&pointer, ProblemCode::Limit, message);
+            self.problems.at_value(&pointer, Code::Limit, message);
         }
         parts
     }
@@ -108,7 +108,7 @@ impl Decoder<'_, '_> {
         self.check_fields(fields, pointer, names);
         if !fields.contains_key(names[0]) {
             let message = format!("a map with `{}` is expected here", names[0]);
-            self.problems.at_value(pointer, ProblemCode::Schema, message);
+            self.problems.at_value(pointer, Code::Schema, message);
         }
         let steps = |name: &&str| match fields.get(*name) {
             Some(steps) => self.step_list(steps, &child(pointer, name), depth + 1),

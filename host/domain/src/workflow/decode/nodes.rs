@@ -3,13 +3,13 @@
 use serde_json::{Map, Value};
 
 use super::{Decoder, listed};
+use crate::code::Code;
 use crate::expression::child;
 use crate::workflow::BRANCHES_MAX;
 use crate::workflow::definition::{
     BlockNode, Branch, Delay, DelayNode, EmitNode, HttpNode, Node, Retry, SetNode, StopNode, SwitchNode,
     Until,
 };
-use crate::workflow::problem::ProblemCode;
 use crate::workflow::time::{check_zone, moment_ms};
 
 /// Time for one HTTP call: a step's whole execution may take no longer.
@@ -39,7 +39,7 @@ impl Decoder<'_, '_> {
             Some(_) => self.leaf::<StopNode>(value, pointer).map(Node::Stop),
             None => {
                 let message = format!("what a step does is told by one of {}", listed(&Node::KINDS));
-                self.problems.at_value(pointer, ProblemCode::NodeUnknown, message);
+                self.problems.at_value(pointer, Code::NodeUnknown, message);
                 None
             }
         }
@@ -50,11 +50,11 @@ impl Decoder<'_, '_> {
         let Delay::Until(Until { until, zone }) = &node.delay else { return Some(node) };
         let pointer = child(pointer, "delay");
         if let Some(Err(error)) = zone.as_deref().map(check_zone) {
-            self.problems.at_value(&child(&pointer, "zone"), ProblemCode::Schema, error.to_string());
+            self.problems.at_value(&child(&pointer, "zone"), Code::Schema, error.to_string());
         } else if !until.starts_with('=')
             && let Err(error) = moment_ms(until, zone.as_deref())
         {
-            self.problems.at_value(&child(&pointer, "until"), ProblemCode::Schema, error.to_string());
+            self.problems.at_value(&child(&pointer, "until"), Code::Schema, error.to_string());
         }
         Some(node)
     }
@@ -80,7 +80,7 @@ impl Decoder<'_, '_> {
         }
         if node.http.timeout.is_some_and(|timeout| timeout.ms == 0 || timeout.ms > TIMEOUT_MS_MAX) {
             let message = format!("a call takes between 1ms and {}s", TIMEOUT_MS_MAX / 1_000);
-            self.problems.at_value(&child(&call, "timeout"), ProblemCode::Limit, message);
+            self.problems.at_value(&child(&call, "timeout"), Code::Limit, message);
         }
         self.check_retry(node.retry.as_ref(), pointer);
         Some(node)
@@ -91,11 +91,11 @@ impl Decoder<'_, '_> {
         let pointer = child(pointer, "retry");
         if !(1..=ATTEMPTS_MAX).contains(&retry.attempts) {
             let message = format!("a step has between 1 and {ATTEMPTS_MAX} attempts");
-            self.problems.at_value(&child(&pointer, "attempts"), ProblemCode::Limit, message);
+            self.problems.at_value(&child(&pointer, "attempts"), Code::Limit, message);
         }
         if retry.delays.len() >= retry.attempts.max(1) as usize {
             let message = "there are fewer waits than attempts: one before each attempt after the first";
-            self.problems.at_value(&child(&pointer, "delays"), ProblemCode::Limit, message);
+            self.problems.at_value(&child(&pointer, "delays"), Code::Limit, message);
         }
     }
 
@@ -105,14 +105,14 @@ impl Decoder<'_, '_> {
         let elements = self.list(fields.get("switch")?, &pointer);
         if !(1..=BRANCHES_MAX).contains(&elements.len()) {
             let message = format!("a switch has between 1 and {BRANCHES_MAX} branches");
-            self.problems.at_value(&pointer, ProblemCode::Limit, message);
+            self.problems.at_value(&pointer, Code::Limit, message);
         }
         let last = elements.len().saturating_sub(1);
         let mut branches = Vec::new();
         for (index, (pointer, element)) in elements.into_iter().enumerate() {
             let branch = self.branch(element, &pointer, depth);
             if matches!(branch, Some(Branch::Else { .. })) && index != last {
-                self.problems.at_value(&pointer, ProblemCode::Unreachable, "`else` is the last branch");
+                self.problems.at_value(&pointer, Code::Unreachable, "`else` is the last branch");
             }
             branches.push(branch.unwrap_or(Branch::Else { steps: vec![] }));
         }
@@ -134,7 +134,7 @@ impl Decoder<'_, '_> {
             }
             _ => {
                 let message = "a branch has `when` and `do`, or `else`";
-                self.problems.at_value(pointer, ProblemCode::Schema, message);
+                self.problems.at_value(pointer, Code::Schema, message);
                 None
             }
         }

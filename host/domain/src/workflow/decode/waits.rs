@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Decoder;
+use crate::code::Code;
 use crate::effect::Safety;
 use crate::expression::child;
 use crate::limits::TASK_TIME_MS_MAX;
@@ -10,7 +11,6 @@ use crate::schema::Schema;
 use crate::workflow::definition::{
     Approval, ApprovalNode, Listen, ListenNode, Step, Worker, WorkerNode, WorkflowNode,
 };
-use crate::workflow::problem::ProblemCode;
 
 impl Decoder<'_, '_> {
     pub(super) fn listen(
@@ -30,13 +30,13 @@ impl Decoder<'_, '_> {
                 self.check_name(signal, &child(&own, "signal"), "a signal");
                 if listen.record.is_some() {
                     let message = "a signal is sent to its run: only an event has a `record`";
-                    self.problems.at_value(&child(&own, "record"), ProblemCode::Schema, message);
+                    self.problems.at_value(&child(&own, "record"), Code::Schema, message);
                 }
             }
             (None, Some(event)) => self.check_event_type(event, &child(&own, "event")),
             _ => {
                 let message = "a `listen` has either a `signal` or an `event`";
-                self.problems.at_value(&own, ProblemCode::Schema, message);
+                self.problems.at_value(&own, Code::Schema, message);
             }
         }
         Some(ListenNode { listen, on_timeout })
@@ -57,7 +57,7 @@ impl Decoder<'_, '_> {
         if let Some(Err(unusable)) = approval.form.as_ref().map(Schema::new) {
             let place = format!("{}{}", child(&own, "form"), unusable.place);
             let why = format!("this is no JSON Schema that can be used: {}", unusable.why);
-            self.problems.at_value(&place, ProblemCode::Schema, why);
+            self.problems.at_value(&place, Code::Schema, why);
         }
         Some(ApprovalNode { approval, on_timeout })
     }
@@ -75,12 +75,12 @@ impl Decoder<'_, '_> {
         self.check_name(queue, &child(&own, "queue"), "a queue");
         if *safety == Some(Safety::ReadOnly) {
             let message = "work for a worker is `at-most-once` or `idempotent`";
-            self.problems.at_value(&child(&own, "safety"), ProblemCode::Schema, message);
+            self.problems.at_value(&child(&own, "safety"), Code::Schema, message);
         }
         for (field, time) in [("claim_within", claim_within), ("timeout", timeout)] {
             if time.is_some_and(|time| time.ms == 0 || time.ms > TASK_TIME_MS_MAX) {
                 let message = format!("`{field}` is between 1ms and {}d", TASK_TIME_MS_MAX / 86_400_000);
-                self.problems.at_value(&child(&own, field), ProblemCode::Limit, message);
+                self.problems.at_value(&child(&own, field), Code::Limit, message);
             }
         }
         self.check_retry(node.retry.as_ref(), pointer);
@@ -97,7 +97,7 @@ impl Decoder<'_, '_> {
         let steps = fields.get("on_timeout")?;
         if !has_limit {
             let message = format!("without a `{limit}`, there is no time that could be over");
-            self.problems.at_key(&child(pointer, "on_timeout"), ProblemCode::Unreachable, message);
+            self.problems.at_key(&child(pointer, "on_timeout"), Code::Unreachable, message);
         }
         Some(self.step_list(steps, &child(pointer, "on_timeout"), depth + 1))
     }

@@ -52,7 +52,7 @@ pub(super) async fn activate(
 fn check_cycle(plan: &Plan, active: &[ActivePlan]) -> Result<(), Problem> {
     let Some(way) = plan.way_back(&links(active)) else { return Ok(()) };
     let detail = cycle_message(&way);
-    let error = FieldError { code: "cycle".into(), detail: detail.clone(), ..FieldError::default() };
+    let error = FieldError::new(Code::Cycle, "", detail.clone());
     Err(Problem::new(Code::DefinitionInvalid, detail).with_errors(vec![error]))
 }
 
@@ -76,10 +76,6 @@ fn refused(number: u32, risks: &[Change]) -> Problem {
         more => format!("{more} changes that touch"),
     };
     let detail = format!("version {number} has {count} side effects; activate it with `accept`");
-    let errors = risks.iter().map(|change| FieldError {
-        code: Code::SideEffectsChanged.name().into(),
-        detail: told(change),
-        ..FieldError::default()
-    });
+    let errors = risks.iter().map(|change| FieldError::new(Code::SideEffectsChanged, "", told(change)));
     Problem::new(Code::SideEffectsChanged, detail).with_errors(errors.collect())
 }

@@ -114,7 +114,7 @@ fn invalid(problems: Vec<workflow::Problem>) -> Problem {
 
 fn told(problem: workflow::Problem) -> FieldError {
     FieldError {
-        code: json!(problem.code).as_str().unwrap_or_default().to_owned(),
+        code: problem.code,
         pointer: problem.pointer,
         detail: problem.message,
         line: Some(problem.line),
