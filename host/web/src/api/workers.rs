@@ -84,7 +84,7 @@ struct WorkerTask {
     /// The effect that it is.
     #[schema(value_type = String)]
     id: EffectId,
-    /// By which it is the worker's: to be sent with whatever is said of it.
+    /// By which it is the worker's: to be sent with whatever is said of it. All tasks of one poll have the same.
     claim: Uuid,
     queue: String,
     input: Value,
@@ -182,9 +182,10 @@ struct TaskTold {
 
 /// Take tasks
 ///
-/// Waits until there is one, or until the time is over. Each task is given to one worker, once. With an `Idempotency-Key`, a
-/// worker that lost the answer gets the same tasks again: without one, what it took is nobody's until the lease runs out, and its
-/// outcome unknown then.
+/// Waits until there is one, or until the time is over. Each task is given to one worker, once. A worker that lost the answer
+/// gets it again if it repeats the poll with the same `Idempotency-Key`: the same tasks under the same claim, or none if it had
+/// found none, so that each poll that is no repeat has a key of its own. Without one, nobody can speak for what was taken, and its
+/// outcome is unknown once the lease has run out.
 #[utoipa::path(post, path = "/v1/workers/poll", tag = "workers", request_body = PollIn,
     responses((status = 200, body = WorkerTasks)), security(("key" = ["operator"])))]
 async fn poll(
@@ -272,8 +273,8 @@ async fn look_until(
 
 /// Keep a task
 ///
-/// Says that the worker is still at it. A task whose lease has run out is not the worker's any more: what came of it then can
-/// still be said with `complete`.
+/// Says that the worker is still at it, which does not move the `deadline`. A task whose lease has run out cannot be kept any
+/// more: what came of it can still be said with `complete` or `fail`.
 #[utoipa::path(post, path = "/v1/workers/tasks/{id}/heartbeat", tag = "workers", params(("id" = String, Path)),
     request_body = Heartbeat, responses((status = 200, body = TaskKept)), security(("key" = ["operator"])))]
 async fn heartbeat(
@@ -353,7 +354,10 @@ async fn tell(
 }
 
 fn not_owned() -> Problem {
-    Problem::new(Code::TaskNotOwned, "another worker has taken this task, or none")
+    Problem::new(
+        Code::TaskNotOwned,
+        "this `claim` is not the one under which the task was taken, or nobody has taken it",
+    )
 }
 
 fn one() -> u32 {
