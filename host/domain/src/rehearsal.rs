@@ -241,6 +241,11 @@ impl Rehearsal {
         self.journal.receipts().iter().map(written).collect()
     }
 
+    /// Which of the provider's answers for certain calls no call got, by their number among those, from 0.
+    pub fn unused_answers(&self) -> impl Iterator<Item = usize> {
+        self.provider.unused()
+    }
+
     /// Every call that the provider saw.
     pub fn sent(&self) -> &[Sent] {
         self.provider.sent()

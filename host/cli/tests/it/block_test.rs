@@ -72,6 +72,13 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
             1,
             "no answer is scripted for call 1, `POST /charges` of the effect `charge`",
         ),
+        (
+            "answers:\n",
+            "answers:\n  - { to: \"POST /refunds\", status: 200 }\n",
+            &charge,
+            1,
+            "it came otherwise\n      |   - { to: \"POST /refunds\", status: 200 }",
+        ),
         ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: there is no `efect` here"),
         (
             "",
@@ -296,6 +303,12 @@ fn a_component_is_inspected_as_an_upload_is() -> anyhow::Result<()> {
     fs::write(&modest, Guest::echo().describing(wanting).build())?;
     let limits: Value = inspect(&modest, &["-o", "json"]).json()["limits"].clone();
     assert_eq!((&limits["memory_bytes_max"], &limits["cpu_ms_max"]), (&json!(1 << 20), &json!(1_000)));
+
+    let manifest = home.path().join("manifest.json");
+    fs::write(&manifest, "{ \"name\": ")?;
+    let said = inspect(&modest, &["--manifest", &manifest.to_string_lossy()]);
+    assert_eq!(said.code, Some(2), "{}", said.text(home.path()));
+    assert!(said.stderr.contains("manifest.json is not JSON: EOF while parsing"), "{}", said.stderr);
 
     let broken = home.path().join("broken.wasm");
     for (bytes, code) in [

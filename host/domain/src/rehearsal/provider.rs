@@ -155,6 +155,11 @@ impl Provider {
         self.faults.insert(nth, fault);
     }
 
+    /// Which of its answers for certain calls no call got, by their number among those, from 0.
+    pub fn unused(&self) -> impl Iterator<Item = usize> {
+        (0..self.rules.len()).filter(|index| !self.rules[*index].is_used)
+    }
+
     /// Every call that it saw, in order.
     pub fn sent(&self) -> &[Sent] {
         &self.sent

@@ -12,12 +12,12 @@ use self::written::{Authored, AuthoredAnswer, response};
 use super::provider::{Fault, Provider, Reply};
 use super::{Outcome, Rehearsal};
 use crate::block::EffectGrant;
+use crate::code::Code;
 use crate::expression::child;
 use crate::ports::LogLine;
 use crate::wording;
-use crate::workflow::source::Source;
-use crate::code::Code;
 use crate::workflow::Problem;
+use crate::workflow::source::Source;
 
 pub use self::written::{Resolve, Stage};
 
@@ -178,6 +178,21 @@ impl Scenario {
         let logged: Vec<&str> = logs.iter().map(|line| line.message.as_str()).collect();
         list("logs", expect.logs.as_ref().map(|it| json!(it)), json!(logged));
         comparison.found
+    }
+
+    /// What is scripted and was never asked for, once the scenario is over. An answer to whatever else is asked may lie idle.
+    pub fn idle(&self, rehearsal: &Rehearsal) -> Vec<Mismatch> {
+        let answers = self.authored.answers.iter().enumerate();
+        let of_calls: Vec<usize> =
+            answers.filter(|(_, answer)| answer.to.is_some()).map(|(index, _)| index).collect();
+        let idle = rehearsal.unused_answers().filter_map(|index| of_calls.get(index));
+        idle.map(|index| {
+            let pointer = format!("/answers/{index}");
+            let (line, column) = self.source.value_position(&pointer);
+            let expected = "a call that this answers".into();
+            Mismatch { pointer, line, column, expected, found: "none".into() }
+        })
+        .collect()
     }
 
     /// Says that a stage could not be played as it is written.

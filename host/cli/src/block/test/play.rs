@@ -105,6 +105,7 @@ impl Player<'_> {
                 return played;
             }
         }
+        played.mismatches.extend(scenario.idle(&rehearsal));
         for again in rehearsal.reruns() {
             played.reruns += 1;
             let (again, _) = self.execute(&input, again).await;
