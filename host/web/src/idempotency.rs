@@ -2,6 +2,8 @@
 //!
 //! Only success is kept. After a failure the key is free again, since nothing was created under it.
 
+use std::borrow::Cow;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -11,6 +13,7 @@ use counterfoil_domain::id::TenantId;
 use counterfoil_domain::limits::NAME_BYTES_MAX;
 use counterfoil_store::idempotency::Begun;
 use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -134,12 +137,24 @@ impl Creating {
 
     fn hash(&self, body: &[u8]) -> [u8; 32] {
         let mut hash = Sha256::new();
-        for part in [self.method.as_str().as_bytes(), self.path.as_bytes(), body] {
+        let body = canonical(body);
+        for part in [self.method.as_str().as_bytes(), self.path.as_bytes(), &body] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
         hash.finalize().into()
     }
+}
+
+/// The content of a body, however it is written: in JSON, neither the order of fields nor space between them tells anything
+/// apart, and a field of the request that is null is as good as absent. Numbers are kept as they are.
+fn canonical(body: &[u8]) -> Cow<'_, [u8]> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(body) else { return body.into() };
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|_, value| !value.is_null());
+    }
+    value.sort_all_objects();
+    value.to_string().into_bytes().into()
 }
 
 fn answer(status: StatusCode, body: Vec<u8>) -> Response {
@@ -165,4 +180,29 @@ pub(crate) fn derived_id(purpose: &str, tenant: TenantId, names: &[&str]) -> Uui
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_content_is_the_same_request_however_it_is_written() {
+        for (one, other, same) in [
+            (
+                r#"{"input":{"a":1,"b":[2]}}"#,
+                "{ \"record\": null, \"input\": { \"b\": [ 2 ], \"a\": 1 } }\n",
+                true,
+            ),
+            (r#"{"input":null}"#, "{}", true),
+            (r#"{"input":{"a":null}}"#, r#"{"input":{}}"#, false),
+            (r#"{"input":1}"#, r#"{"input":1.5}"#, false),
+            (r#"{"input":9007199254740993}"#, r#"{"input":9007199254740992}"#, false),
+            ("[1,2]", "[2,1]", false),
+            ("name: a", "name:  a", false),
+            ("\0asm", "\0asm", true),
+        ] {
+            assert_eq!(canonical(one.as_bytes()) == canonical(other.as_bytes()), same, "{one} {other}");
+        }
+    }
 }

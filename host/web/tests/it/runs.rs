@@ -20,6 +20,9 @@ async fn one_idempotency_key_starts_one_run() {
     let again = start("k", r#"{"input":{"cents":1}}"#).await;
     assert_eq!(again.header("idempotent-replayed"), "true");
     assert_eq!(again.with(201), first);
+    // As another program writes it.
+    let written = start("k", "{ \"record\": null, \"input\": { \"cents\": 1 } }\n").await;
+    assert_eq!(written.with(201), first);
     assert_eq!(start("k", r#"{"input":{"cents":2}}"#).await.with(422)["code"], "idempotency_key_reused");
     // The host died after the run was admitted, before its answer was kept; a minute has passed.
     world.work.execute("UPDATE idempotent_requests SET status = NULL, body = NULL").await.expect("executes");
