@@ -102,6 +102,6 @@ async fn decide(
 ) -> anyhow::Result<()> {
     let answer = answer.map(|answer| answer.json()).transpose()?;
     let body = Body::json(&json!({ "approved": approved, "answer": answer }));
-    output.record(&api.post(&["approvals", id], body).await?, COLUMNS)?;
+    output.record(&api.post(&["approvals", id], body).await?, ALL)?;
     Ok(())
 }

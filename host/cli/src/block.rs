@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::api::{Api, Body, Refusal};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
+use crate::input;
 use crate::output::{Column, Output};
 use crate::progress::Progress;
 
@@ -154,18 +155,26 @@ struct Component {
 
 /// Reads a component: a file, or a crate's, which is built first; with the manifest that is to go with it.
 fn component(path: &Path, manifest: Option<&Path>) -> anyhow::Result<Component> {
+    // Before a build, which takes a while.
+    let manifest = manifest.map(read_manifest).transpose()?;
     let (name, path) = if path.is_dir() {
         let built = build(path, None)?;
         (Some(built.name), built.path)
     } else {
         (path.file_stem().map(|stem| stem.to_string_lossy().into_owned()), path.to_owned())
     };
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    let mut bytes = read(&path)?;
+    let mut bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     if let Some(manifest) = manifest {
-        bytes = with_manifest(&bytes, &read(manifest)?);
+        bytes = with_manifest(&bytes, manifest.as_bytes());
     }
     Ok(Component { name, bytes })
+}
+
+/// The text of a manifest, which is JSON; what it says is the host's to judge.
+fn read_manifest(path: &Path) -> anyhow::Result<String> {
+    let text = input::read_file(path)?;
+    input::parse(&text, &path.display().to_string())?;
+    Ok(text)
 }
 
 fn build(dir: &Path, out: Option<&Path>) -> anyhow::Result<build::Built> {
@@ -205,5 +214,12 @@ async fn push(
         Refusal::Problem(problem, failure) => local::placed(failure, &problem.code, manifest).into(),
         Refusal::Other(error) => error,
     })?;
-    output.record(&answer, PUSHED)
+    output.record(&answer, PUSHED)?;
+    let own = answer["descriptor"]["name"].as_str().unwrap_or_default();
+    if own != name {
+        anstream::eprintln!(
+            "it calls itself {own:?}; workflows find it as `{name}`, the name of this upload"
+        );
+    }
+    Ok(())
 }

@@ -62,7 +62,8 @@ impl Text {
     }
 }
 
-fn parse(text: &str, name: &str) -> anyhow::Result<Value> {
+/// Reads JSON; an error says what it is called and where it breaks off.
+pub(crate) fn parse(text: &str, name: &str) -> anyhow::Result<Value> {
     serde_json::from_str(text).map_err(|error| {
         Failure::new(Exit::Usage, format!("{name} is not JSON: {error}"))
             .details((text.len() <= 200).then(|| text.trim_end().to_owned()))

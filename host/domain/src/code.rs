@@ -109,6 +109,8 @@ codes! {
     CompileBudgetExceeded = "compile_budget_exceeded",
     /// A program that cannot describe itself came without a manifest.
     ManifestMissing = "manifest_missing",
+    /// A block that describes itself came with a manifest as well.
+    ManifestNeedless = "manifest_needless",
     /// What `describe` returned, or the manifest, is not a descriptor, or contradicts itself.
     DescriptorInvalid = "descriptor_invalid",
 

@@ -12,6 +12,7 @@ use crate::effect::{EffectCall, EffectReply};
 use crate::id::{Digest, LeaseId, Place, TenantId};
 use crate::limits::StepLimits;
 use crate::receipt::verification::{UnknownReceipt, Verdict};
+use crate::schema::Fault;
 
 /// The only door out of a sandbox. Implemented by the guard, called by the sandbox.
 #[async_trait]
@@ -261,8 +262,8 @@ pub struct Refused {
     pub code: Code,
     /// In words.
     pub message: String,
-    /// One entry per offending item (each unknown import, for instance).
-    pub details: Vec<String>,
+    /// One entry per offending item: each unknown import, for instance, or each fault of a manifest with its place in it.
+    pub details: Vec<Fault>,
 }
 
 /// Seals the secrets of connections: what is sealed, only the door out can open. Implemented by effects, called by the

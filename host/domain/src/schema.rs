@@ -5,6 +5,7 @@
 
 use jsonschema::PatternOptions;
 use jsonschema::error::ValidationErrorKind;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::limits::{NAME_BYTES_MAX, bounded_text, is_too_deep};
@@ -54,7 +55,7 @@ pub struct Unusable {
 }
 
 /// Something about a value that its schema does not allow.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}: {why}", if place.is_empty() { "/" } else { place })]
 pub struct Fault {
     /// Where in the value, as a JSON Pointer.

@@ -1,77 +1,174 @@
 //! Reads what `describe` returned, or what a manifest says.
 
-use counterfoil_domain::block::{Descriptor, EffectGrant};
+use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
-use counterfoil_domain::limits::{CPU_TICK_MS, NAME_BYTES_MAX};
+use counterfoil_domain::effect::Safety;
+use counterfoil_domain::expression::child;
+use counterfoil_domain::limits::{CPU_TICK_MS, ERROR_TEXT_BYTES_MAX, NAME_BYTES_MAX, bounded_text};
 use counterfoil_domain::outbound::Reach;
 use counterfoil_domain::ports::Refused;
-use counterfoil_domain::schema::Schema;
+use counterfoil_domain::schema::{Fault, Schema};
 use counterfoil_domain::wording;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::refusal::{refused, shown};
 
 /// The kinds of effect that the contract knows.
 const KINDS: [&str; 6] = ["http", "emit", "storage", "mail", "model", "worker"];
 
+/// Faults that are listed: more of them do not help the author.
+const FAULTS_MAX: usize = 50;
+
 /// # Errors
-/// `descriptor_invalid` with the place of what cannot be read, or with everything that makes no sense.
+/// `descriptor_invalid` with everything that is wrong, each with its place, or with why the text is no JSON.
 pub(crate) fn parse(text: &[u8], source: &str) -> Result<Descriptor, Refused> {
-    let mut document = serde_json::Deserializer::from_slice(text);
-    let read = serde_path_to_error::deserialize(&mut document).map_err(|error| {
-        let (path, why) = (error.path().to_string(), wording::told(&error.into_inner().to_string()));
-        // `?` is what broke off before it had a name.
-        if matches!(&*path, "." | "?") { why } else { format!("`{}`: {why}", shown(&path)) }
-    });
-    let read = read.and_then(|read| document.end().map(|()| read).map_err(|error| error.to_string()));
-    let descriptor: Descriptor = read.map_err(|why| {
-        refused(Code::DescriptorInvalid, format!("{source} is not a descriptor: {}", shown(&why)))
-    })?;
-    let details = problems(&descriptor);
+    let no_descriptor =
+        |why: &str| refused(Code::DescriptorInvalid, format!("{source} is not a descriptor: {}", shown(why)));
+    let value: Value = serde_json::from_slice(text).map_err(|error| no_descriptor(&error.to_string()))?;
+    let mut reading = Reading::default();
+    reading.descriptor(&value);
+    let mut details = reading.faults;
     if details.is_empty() {
-        return Ok(descriptor);
+        // JSON lets pass that a field is given twice.
+        return serde_json::from_slice(text)
+            .map_err(|error| no_descriptor(&wording::told(&error.to_string())));
     }
-    let message = format!("the descriptor makes no sense: {}", details.join("; "));
-    Err(Refused { details, ..refused(Code::DescriptorInvalid, message) })
+    let count = if details.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", details.len()) };
+    details.truncate(FAULTS_MAX);
+    Err(Refused { details, ..no_descriptor(&count) })
 }
 
-fn problems(descriptor: &Descriptor) -> Vec<String> {
-    let mut problems = Vec::new();
-    if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
-        problems.push(format!("`name` must have 1 to {NAME_BYTES_MAX} bytes"));
+/// Looks at a descriptor field by field, so that one fault hides no other.
+#[derive(Default)]
+struct Reading {
+    faults: Vec<Fault>,
+}
+
+impl Reading {
+    fn fault(&mut self, place: String, why: impl AsRef<str>) {
+        self.faults.push(Fault { place, why: bounded_text(why.as_ref(), ERROR_TEXT_BYTES_MAX) });
     }
-    for (field, schema) in [("input", &descriptor.input), ("output", &descriptor.output)] {
-        if let Err(unusable) = Schema::new(schema) {
-            let place = format!("{field}{}", unusable.place);
-            problems.push(format!("`{place}` is no JSON Schema that can be used: {}", unusable.why));
+
+    fn descriptor(&mut self, value: &Value) {
+        let known = ["name", "summary", "input", "output", "effects", "limits", "credits"];
+        let Some(fields) = self.object(value, "", &known) else { return };
+        let name: Option<String> = self.required(fields, "", "name");
+        if name.is_some_and(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+            self.fault("/name".into(), format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        let _: Option<String> = self.field(fields, "", "summary");
+        let _: Option<u32> = self.field(fields, "", "credits");
+        for name in ["input", "output"] {
+            let Some(schema) = self.required::<Value>(fields, "", name) else { continue };
+            if let Err(unusable) = Schema::new(&schema) {
+                let why = format!("this is no JSON Schema that can be used: {}", unusable.why);
+                self.fault(format!("/{name}{}", unusable.place), why);
+            }
+        }
+        if let Some(limits) = fields.get("limits") {
+            self.limits(limits);
+        }
+        let grants: Option<Vec<Value>> = self.field(fields, "", "effects");
+        for (index, grant) in grants.iter().flatten().enumerate() {
+            self.grant(grant, &format!("/effects/{index}"));
         }
     }
-    if descriptor.limits.cpu_ms_max.is_some_and(|cpu_ms_max| cpu_ms_max < CPU_TICK_MS) {
-        problems.push(format!("`limits/cpu_ms_max` is less than {CPU_TICK_MS}, in which CPU is counted"));
-    }
-    for (index, grant) in descriptor.effects.iter().enumerate() {
-        let at = format!("`effects[{index}]`");
-        let EffectGrant { kind, connections, hosts, .. } = grant;
-        if !KINDS.contains(&kind.as_str()) {
-            problems.push(format!(
-                "{at} has the unknown kind `{}`; known are {}",
-                shown(kind),
-                KINDS.join(", ")
-            ));
+
+    fn limits(&mut self, value: &Value) {
+        let names = ["memory_bytes_max", "cpu_ms_max", "wall_ms_max"];
+        let Some(fields) = self.object(value, "/limits", &names) else { return };
+        for name in names {
+            let wanted: Option<Option<u64>> = self.field(fields, "/limits", name);
+            if name == "cpu_ms_max" && wanted.flatten().is_some_and(|wanted| wanted < CPU_TICK_MS) {
+                let why = format!("this is less than {CPU_TICK_MS}, in which CPU is counted");
+                self.fault("/limits/cpu_ms_max".into(), why);
+            }
         }
+    }
+
+    fn grant(&mut self, value: &Value, place: &str) {
+        let Some(fields) = self.object(value, place, &["kind", "safety", "connections", "hosts"]) else {
+            return;
+        };
+        let kind: Option<String> = self.required(fields, place, "kind");
+        if let Some(kind) = kind.filter(|kind| !KINDS.contains(&kind.as_str())) {
+            let why = format!("there is no kind `{}`; known are {}", shown(&kind), KINDS.join(", "));
+            self.fault(format!("{place}/kind"), why);
+        }
+        let _: Option<Safety> = self.required(fields, place, "safety");
         // What no connection is called, and no host, would be granted in vain.
-        for name in connections.iter().filter(|name| !is_name(name)) {
-            problems.push(format!(
-                "{at} names the connection `{}`: a small letter comes first, then small letters, digits and `-`, \
+        let connections: Option<Vec<String>> = self.field(fields, place, "connections");
+        for (index, name) in connections.iter().flatten().enumerate().filter(|(_, name)| !is_name(name)) {
+            let why = format!(
+                "no connection is called `{}`: a small letter comes first, then small letters, digits and `-`, \
                  {NAME_LEN_MAX} at most",
                 shown(name)
-            ));
+            );
+            self.fault(format!("{place}/connections/{index}"), why);
         }
-        if let Err(refusal) = Reach::of_grant(hosts) {
-            problems.push(format!("{at}: {}", shown(&refusal.to_string())));
+        let hosts: Option<Vec<String>> = self.field(fields, place, "hosts");
+        if let Some(Err(refusal)) = hosts.as_deref().map(Reach::of_grant) {
+            self.fault(format!("{place}/hosts"), refusal.to_string());
         }
     }
-    problems
+
+    /// The fields of an object that has no others than those that are known.
+    fn object<'a>(
+        &mut self,
+        value: &'a Value,
+        place: &str,
+        known: &[&str],
+    ) -> Option<&'a serde_json::Map<String, Value>> {
+        let Value::Object(fields) = value else {
+            self.fault(
+                place.into(),
+                format!("a map is expected here, and this is `{}`", shown(&value.to_string())),
+            );
+            return None;
+        };
+        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+            let there_is = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let why = format!("there is no `{}` here; what there is: {there_is}", shown(name));
+            self.fault(child(place, name), why);
+        }
+        Some(fields)
+    }
+
+    fn required<T: DeserializeOwned>(
+        &mut self,
+        fields: &serde_json::Map<String, Value>,
+        place: &str,
+        name: &str,
+    ) -> Option<T> {
+        if !fields.contains_key(name) {
+            self.fault(place.into(), format!("`{name}` is missing"));
+        }
+        self.field(fields, place, name)
+    }
+
+    /// The value of a field, if it is there and can be read.
+    fn field<T: DeserializeOwned>(
+        &mut self,
+        fields: &serde_json::Map<String, Value>,
+        place: &str,
+        name: &str,
+    ) -> Option<T> {
+        match serde_path_to_error::deserialize(fields.get(name)?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let place = error.path().iter().fold(child(place, name), |place, segment| match segment {
+                    Segment::Seq { index } => child(&place, &index.to_string()),
+                    Segment::Map { key } => child(&place, key),
+                    Segment::Enum { .. } | Segment::Unknown => place,
+                });
+                self.fault(place, wording::told(&error.inner().to_string()));
+                None
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -85,47 +182,73 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn all_that_makes_no_sense_is_told_with_its_place() {
         let grant = |grant: &str| format!(r#"{{"name":"a","input":{{}},"output":{{}},"effects":[{grant}]}}"#);
-        for (text, reason) in [
-            ("", "EOF"),
-            ("{ \"name\": \"a\",", "descriptor: EOF while parsing"),
-            ("not json", "line 1 column"),
-            (r#"{"name":"a","input":{}}"#, "`output` is missing"),
+        for (text, message, faults) in [
+            ("", "it is not a descriptor: EOF", vec![]),
+            ("{ \"name\": \"a\",", "descriptor: EOF while parsing", vec![]),
+            ("not json", "line 1 column", vec![]),
+            (r#"{"name":"a","input":{},"output":{}} {}"#, "trailing characters at line 1 column", vec![]),
+            (r#"{"name":"a","input":{},"output":{},"name":"b"}"#, "`name` is given twice", vec![]),
+            ("[]", "1 fault", vec![("", "a map is expected here, and this is `[]`")]),
             (
-                r#"{"name":"a","input":{},"output":{},"extra":1}"#,
-                "there is no `extra` here; what there is: `name`",
-            ),
-            (r#"{"name":"","input":{},"output":{}}"#, "`name` must have"),
-            (r#"{"name":"a","input":[],"output":{}}"#, "`input` is no JSON Schema"),
-            (
-                r#"{"name":"a","input":{},"output":{"items":{"type":"text"}}}"#,
-                "`output/items/type` is no JSON Schema",
-            ),
-            (r##"{"name":"a","input":{"not":{"$ref":"#"}},"output":{}}"##, "`input/not` is no JSON Schema"),
-            (
-                r#"{"name":"a","input":{"pattern":"(a{500}){500}"},"output":{}}"#,
-                "`input/pattern` is no JSON Schema",
+                "{}",
+                "it is not a descriptor: 3 faults",
+                vec![("", "`name` is missing"), ("", "`input` is missing"), ("", "`output` is missing")],
             ),
             (
-                r#"{"name":"a","input":{},"output":{},"limits":{"cpu_ms_max":9}}"#,
-                "`limits/cpu_ms_max` is less than 10",
+                r#"{"name":"","input":[],"output":{"items":{"type":"text"}},"extra/1":1,"credits":-1}"#,
+                "5 faults",
+                vec![
+                    ("/extra~11", "there is no `extra/1` here; what there is: `name`, `summary`"),
+                    ("/name", "a name has 1 to"),
+                    ("/credits", "a whole number, not below 0, is expected here, and this is `-1`"),
+                    ("/input", "no JSON Schema that can be used"),
+                    ("/output/items/type", "no JSON Schema that can be used"),
+                ],
             ),
-            (&grant(r#"{"kind":"telnet","safety":"read-only"}"#), "unknown kind `telnet`"),
             (
-                &grant(r#"{"kind":"http","safety":"twice"}"#),
-                "`effects[0].safety`: `twice` is not known here; write one of `at-most-once`",
+                r##"{"name":"a","input":{"not":{"$ref":"#"}},"output":{"pattern":"(a{500}){500}"}}"##,
+                "2 faults",
+                vec![("/input/not", "no JSON Schema"), ("/output/pattern", "no JSON Schema")],
             ),
-            (r#"{"name":"a","input":{},"output":{}} {}"#, "trailing characters at line 1 column"),
-            (&grant(r#"{"kind":"http","safety":"read-only","hosts":[""]}"#), "`effects[0]`: allowed host"),
             (
-                &grant(r#"{"kind":"http","safety":"read-only","connections":["My CRM"]}"#),
-                "`effects[0]` names the connection `My CRM`: a small letter",
+                r#"{"name":7,"input":{},"output":{},"limits":{"cpu_ms_max":9,"wall_ms_max":"1s","cpu":1}}"#,
+                "4 faults",
+                vec![
+                    ("/name", "a text is expected here, and this is `7`"),
+                    ("/limits/cpu", "there is no `cpu` here"),
+                    ("/limits/cpu_ms_max", "less than 10"),
+                    ("/limits/wall_ms_max", "a whole number, not below 0, is expected here"),
+                ],
+            ),
+            (
+                &grant(
+                    r#"{"kind":"telnet","safety":"twice","connections":["crm","My CRM"],"hosts":[""]},{"kind":"http"},7"#,
+                ),
+                "6 faults",
+                vec![
+                    ("/effects/0/kind", "there is no kind `telnet`; known are http"),
+                    ("/effects/0/safety", "`twice` is not known here; write one of `at-most-once`"),
+                    ("/effects/0/connections/1", "no connection is called `My CRM`: a small letter"),
+                    ("/effects/0/hosts", "allowed host"),
+                    ("/effects/1", "`safety` is missing"),
+                    ("/effects/2", "a map is expected here, and this is `7`"),
+                ],
+            ),
+            (
+                &grant(r#"{"kind":"http","safety":"read-only","connections":[1]}"#),
+                "1 fault",
+                vec![("/effects/0/connections/0", "a text is expected here")],
             ),
         ] {
             let refused = parse(text.as_bytes(), "it").expect_err(text);
             assert_eq!(refused.code, Code::DescriptorInvalid);
-            assert!(refused.message.contains(reason), "{refused}");
+            assert!(refused.message.contains(message), "{text}: {refused}");
+            assert_eq!(refused.details.len(), faults.len(), "{text}: {:?}", refused.details);
+            for (found, (place, why)) in refused.details.iter().zip(faults) {
+                assert!(found.place == place && found.why.contains(why), "{text}: {found:?}");
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
 use crate::offers::Offer;
-use crate::refusal::{refused, shown};
+use crate::refusal::{refused, shown, whole};
 use crate::scan::{Extern, Outline};
 
 /// What a block exports that knows what it is.
@@ -35,7 +35,7 @@ pub(crate) fn check_names(outline: &Outline) -> Result<(), Refused> {
         return Ok(());
     }
     Err(Refused {
-        details: vec![format!("missing: {STEP}")],
+        details: vec![whole(format!("missing: {STEP}"))],
         ..refused(
             Code::ExportMissing,
             format!(
@@ -112,7 +112,7 @@ fn import_refusal(mut details: Vec<String>) -> Refused {
          0.2 what needs no system behind it.",
         details.join("; "),
     );
-    Refused { code: Code::ImportUnknown, message, details }
+    Refused { code: Code::ImportUnknown, message, details: details.into_iter().map(whole).collect() }
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
         let refused = check_names(&outline(&imports, &[STEP])).expect_err("refused");
         assert_eq!(refused.code, Code::ImportUnknown);
         assert_eq!(
-            refused.details,
+            refused.details.iter().map(|detail| detail.why.as_str()).collect::<Vec<_>>(),
             [
                 "unknown: \\u{1b}[2J",
                 "unknown: wasi:keyvalue/store@0.2.0",
@@ -156,7 +156,7 @@ mod tests {
                 "wrong version: wasi:io/poll@0.3.0 (the host offers 0.2)",
             ]
         );
-        assert!(refused.details.iter().all(|detail| refused.message.contains(detail)), "{refused}");
+        assert!(refused.details.iter().all(|detail| refused.message.contains(&detail.why)), "{refused}");
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             names.iter().map(|name| (name.as_str(), ComponentExternalKind::Instance)).collect();
         let refused = check_names(&outline(&imports, &[STEP])).expect_err("refused");
         assert_eq!(refused.details.len(), DETAILS_MAX + 1);
-        assert_eq!(refused.details.last().map(String::as_str), Some("and 9950 more"));
+        assert_eq!(refused.details.last().map(|detail| detail.why.as_str()), Some("and 9950 more"));
     }
 
     #[test]

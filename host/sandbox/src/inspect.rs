@@ -50,7 +50,7 @@ fn check_manifest(outline: &Outline) -> Result<(), Refused> {
     match (imports::is_step(outline), &outline.manifest) {
         (true, None) | (false, Some(_)) => Ok(()),
         (true, Some(_)) => Err(refused(
-            Code::DescriptorInvalid,
+            Code::ManifestNeedless,
             "the block describes itself, and has a manifest as well: leave out the manifest",
         )),
         (false, None) => Err(refused(

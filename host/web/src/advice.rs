@@ -57,6 +57,7 @@ pages! {
     ComponentTooLarge = "component_too_large",
     CompileBudgetExceeded = "compile_budget_exceeded",
     ManifestMissing = "manifest_missing",
+    ManifestNeedless = "manifest_needless",
     DescriptorInvalid = "descriptor_invalid",
     DefinitionInvalid = "definition_invalid",
     Syntax = "syntax",

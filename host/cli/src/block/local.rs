@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{EffectPort, Refused};
+use counterfoil_domain::schema::Fault;
 use counterfoil_sandbox::{Allocation, Budget, Guests, Program, Sandbox, SandboxConfig};
 use serde_json::{Value, json};
 
@@ -35,10 +36,16 @@ pub(super) fn refusal(refused: &Refused, manifest: Option<&Path>) -> (Value, Fai
     let Refused { code, message, details } = refused;
     let failure =
         Failure::new(Exit::Refused, format!("a host would refuse the component ({code}): {message}"))
-            .details(details.iter().cloned())
+            .details(details.iter().map(told))
             .details([format!("advice: docs/advice/{code}.md")]);
     let failure = placed(failure, code.name(), manifest);
+    let details: Vec<String> = details.iter().map(told).collect();
     (json!({ "accepted": false, "code": code, "message": message, "details": details }), failure)
+}
+
+/// A fault, with its place where it has one.
+fn told(Fault { place, why }: &Fault) -> String {
+    if place.is_empty() { why.clone() } else { format!("{why} ({place})") }
 }
 
 /// What is wrong with a component, at the place where it can be put right.
@@ -48,6 +55,7 @@ pub(super) fn placed(failure: Failure, code: &str, manifest: Option<&Path>) -> F
             let next = format!("correct {}, and the same again", manifest.display());
             failure.at(manifest).next(next)
         }
+        ("manifest_needless", _) => failure.next("the same without --manifest"),
         ("manifest_missing", _) => failure.next("the same with --manifest FILE"),
         ("component_invalid" | "import_unknown" | "export_missing" | "descriptor_invalid", _) => {
             failure.next("counterfoil block build DIR")

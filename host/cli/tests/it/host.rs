@@ -232,7 +232,9 @@ fn what_is_asked_is_shown_with_its_form_and_its_wait_is_told_as_one() -> anyhow:
     assert!(shown.stdout.contains(form), "{}", shown.stdout);
     assert_eq!(shown.stderr, format!("next: counterfoil approval approve {id} --answer JSON\n"));
     assert_eq!(dev.run(&["approval", "approve", &id, "--answer", "{}"]).code, Some(2));
-    assert_eq!(dev.run(&["approval", "approve", &id, "--answer", "{\"limit\":1}"]).code, Some(0));
+    let approved = dev.run(&["approval", "approve", &id, "--answer", "{\"limit\":1}"]);
+    assert_eq!(approved.code, Some(0), "{}", approved.stderr);
+    assert!(approved.stdout.contains("answer    {\"limit\":1}\n"), "{}", approved.stdout);
     assert_eq!(dev.run(&["run", "watch", run, "--timeout", "30s"]).code, Some(0));
     let timeline = dev.run(&["-o", "json", "run", "show", run]).json();
     let spans = timeline["entries"][0]["spans"].as_array().context("what it did")?;
@@ -256,24 +258,38 @@ fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
     // What a host has against a manifest is told with its file, as it is without a host.
     let program = guest("plain-copy")?;
     let program = program.to_str().context("a path")?;
-    for (manifest, place) in [
+    for (manifest, places) in [
         (
             json!({ "name": "plain-copy", "input": { "type": "text" }, "output": true }),
-            "`input/type` is no JSON Schema",
+            &["this is no JSON Schema", "(/input/type)\n"][..],
         ),
-        (json!({ "name": "plain-copy", "input": true }), "`output` is missing"),
+        (
+            json!({ "name": 7, "input": true, "credits": "1" }),
+            &["3 faults\n", "`output` is missing\n", "(/name)\n", "(/credits)\n"],
+        ),
     ] {
         dev.write("plain.json", &manifest)?;
         let said = dev.run(&["block", "push", program, "--manifest", "plain.json"]);
         assert_eq!((said.code, said.stdout.as_str()), (Some(6), ""), "{}", said.stderr);
         assert!(said.stderr.starts_with("uploading plain-copy ("), "{}", said.stderr);
-        assert!(
-            said.stderr.contains("error: plain.json: ") && said.stderr.contains(place),
-            "{}",
-            said.stderr
-        );
+        for told in [&["error: plain.json: "], places].concat() {
+            assert!(said.stderr.contains(told), "{told}: {}", said.stderr);
+        }
         assert!(said.stderr.ends_with("next: correct plain.json, and the same again\n"), "{}", said.stderr);
     }
+    dev.write("plain.json", &json!({ "name": "copied", "input": true, "output": true }))?;
+    let renamed = dev.run(&["block", "push", program, "--manifest", "plain.json"]);
+    assert_eq!(renamed.code, Some(0), "{}", renamed.stderr);
+    let told = "it calls itself \"copied\"; workflows find it as `plain-copy`, the name of this upload\n";
+    assert!(renamed.stderr.ends_with(told), "{}", renamed.stderr);
+    // What describes itself wants no other manifest, however right.
+    let charge = guest("charge-card")?;
+    let charge = charge.to_str().context("a path")?;
+    let needless = dev.run(&["block", "push", charge, "--manifest", "plain.json"]);
+    assert_eq!(needless.code, Some(6), "{}", needless.stderr);
+    assert!(needless.stderr.ends_with("next: the same without --manifest\n"), "{}", needless.stderr);
+    let own = dev.run(&["block", "push", charge]);
+    assert!(own.code == Some(0) && !own.stderr.contains("calls itself"), "{}", own.stderr);
 
     dev.stop()?;
     let doctor = dev.run(&["-o", "json", "doctor"]).json();
@@ -312,6 +328,14 @@ fn resolve(provider: &str) -> anyhow::Result<()> {
 
     let unheard = dev.run(&["event", "send", "nobody.listens", "--wait", "--timeout", "1s"]);
     assert_eq!((unheard.code, unheard.stdout.as_str()), (Some(5), ""), "{unheard:?}");
+    let unheard =
+        unheard.stderr.split_whitespace().find(|word| word.starts_with("evt_")).context("its id")?;
+    let shown = dev.run(&["event", "show", unheard]);
+    let told = "no active workflow had a trigger for `nobody.listens`\n";
+    assert!(shown.code == Some(0) && shown.stdout.ends_with(told), "{shown:?}");
+    let again = dev.run(&["event", "send", "nobody.listens", "--id", unheard, "--data", "1"]);
+    let told = "warning: an event of this id was recorded before with another data: that one stands";
+    assert!(again.code == Some(0) && again.stderr.contains(told), "{again:?}");
     let sent = dev.run(&["-o", "json", "event", "send", "shop.order.placed", "--wait", "--timeout", "30s"]);
     assert_eq!(sent.code, Some(0), "{sent:?}");
     let outcomes = sent.json();

@@ -35,6 +35,6 @@ impl fmt::Display for Pointer<'_> {
 }
 
 /// The JSON Pointer of a field of what is at `pointer`.
-pub(crate) fn child(pointer: &str, name: &str) -> String {
+pub fn child(pointer: &str, name: &str) -> String {
     Pointer::Field(&Pointer::At(pointer), name).to_string()
 }

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use counterfoil_domain::block::with_manifest;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::ports::Refused;
+use counterfoil_domain::schema::Fault;
 use counterfoil_domain::workflow::is_name;
 use counterfoil_store::block::{BlockVersion, NewBlock};
 use serde::Serialize;
@@ -188,7 +189,8 @@ fn manifest(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
 }
 
 fn refused(refused: Refused) -> Problem {
-    let error = |detail| FieldError::new(refused.code, "", detail);
+    // Those of a manifest have their place in it.
+    let error = |detail: Fault| FieldError::new(refused.code, detail.place, detail.why);
     let errors = refused.details.iter().cloned().map(error).collect();
     Problem::new(refused.code, refused.message).with_errors(errors)
 }

@@ -22,6 +22,7 @@ use counterfoil_domain::receipt::identity::{EPOCH, Slot};
 use counterfoil_domain::receipt::request::Scope as ContentScope;
 use counterfoil_domain::receipt::request::http_facts;
 use counterfoil_domain::receipt::{Actor, Move, Receipt, ReceiptState, SlotKey, Standing, Transition};
+use counterfoil_domain::schema::Fault;
 use counterfoil_store::Store;
 use counterfoil_store::key::KeyRow;
 use counterfoil_store::receipt::{Dispatch, DispatchVerdict};
@@ -298,7 +299,10 @@ impl ComponentInspector for Told {
     async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspection, Refused> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some(imports) = text.strip_prefix("imports ") {
-            let details = imports.split(' ').map(|import| format!("`{import}` is not offered")).collect();
+            let details = imports
+                .split(' ')
+                .map(|import| Fault { place: String::new(), why: format!("`{import}` is not offered") })
+                .collect();
             let message = "it imports what the host does not offer".into();
             return Err(Refused { code: Code::ImportUnknown, message, details });
         }
