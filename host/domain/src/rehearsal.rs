@@ -246,6 +246,11 @@ impl Rehearsal {
         self.provider.unused()
     }
 
+    /// The calls, by number, at which something was to go wrong, and that the block did not make.
+    pub fn spared_calls(&self) -> impl Iterator<Item = u32> {
+        self.provider.spared()
+    }
+
     /// Every call that the provider saw.
     pub fn sent(&self) -> &[Sent] {
         self.provider.sent()

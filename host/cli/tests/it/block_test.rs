@@ -79,6 +79,7 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
             1,
             "it came otherwise\n      |   - { to: \"POST /refunds\", status: 200 }",
         ),
+        ("expect:\n", "drop_answer: [7]\nexpect:\n", &charge, 1, "expected  a call of this number\n"),
         ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: there is no `efect` here"),
         (
             "",

@@ -160,6 +160,11 @@ impl Provider {
         (0..self.rules.len()).filter(|index| !self.rules[*index].is_used)
     }
 
+    /// The calls, by number, at which something was to go wrong, and that never came.
+    pub fn spared(&self) -> impl Iterator<Item = u32> {
+        self.faults.keys().copied()
+    }
+
     /// Every call that it saw, in order.
     pub fn sent(&self) -> &[Sent] {
         &self.sent

@@ -180,19 +180,31 @@ impl Scenario {
         comparison.found
     }
 
-    /// What is scripted and was never asked for, once the scenario is over. An answer to whatever else is asked may lie idle.
+    /// What is scripted and never came to pass, once the scenario is over. An answer to whatever else is asked may lie idle.
     pub fn idle(&self, rehearsal: &Rehearsal) -> Vec<Mismatch> {
         let answers = self.authored.answers.iter().enumerate();
         let of_calls: Vec<usize> =
             answers.filter(|(_, answer)| answer.to.is_some()).map(|(index, _)| index).collect();
-        let idle = rehearsal.unused_answers().filter_map(|index| of_calls.get(index));
-        idle.map(|index| {
-            let pointer = format!("/answers/{index}");
+        let mut idle: Vec<(String, &str)> = rehearsal
+            .unused_answers()
+            .filter_map(|index| of_calls.get(index))
+            .map(|index| (format!("/answers/{index}"), "a call that this answers"))
+            .collect();
+        let Authored { crash_before_answer, crash_after_answer, drop_answer, .. } = &self.authored;
+        let spared: Vec<u32> = rehearsal.spared_calls().collect();
+        for (name, calls) in [
+            ("crash_before_answer", crash_before_answer),
+            ("crash_after_answer", crash_after_answer),
+            ("drop_answer", drop_answer),
+        ] {
+            let spared = calls.iter().enumerate().filter(|(_, nth)| spared.contains(nth));
+            idle.extend(spared.map(|(index, _)| (format!("/{name}/{index}"), "a call of this number")));
+        }
+        let mismatch = |(pointer, expected): (String, &str)| {
             let (line, column) = self.source.value_position(&pointer);
-            let expected = "a call that this answers".into();
-            Mismatch { pointer, line, column, expected, found: "none".into() }
-        })
-        .collect()
+            Mismatch { pointer, line, column, expected: expected.into(), found: "none".into() }
+        };
+        idle.into_iter().map(mismatch).collect()
     }
 
     /// Says that a stage could not be played as it is written.
