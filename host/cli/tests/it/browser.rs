@@ -1,10 +1,10 @@
 //! A person in a real browser: finds the run that is blocked, reads its timeline, and resolves the effect.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use counterfoil_testkit::browser::{Client, Driver, Locator};
-use counterfoil_testkit::host::Host;
+use counterfoil_testkit::host::{Host, PATIENCE};
 use counterfoil_testkit::provider::Act;
 use serde_json::json;
 
@@ -23,7 +23,11 @@ async fn a_person_reads_a_timeline_and_resolves_an_effect() -> anyhow::Result<()
 
     let driver = Driver::start().await?;
     let browser = driver.browser(&world.directory.path().join("browser")).await?;
-    let shown = shows_and_resolves(&browser, &host, &world, &run).await;
+    let shown = async {
+        shows_and_resolves(&browser, &host, &world, &run).await?;
+        finds_why_nothing_ran(&browser, &host).await
+    }
+    .await;
     let source = browser.source().await.unwrap_or_default();
     browser.close().await?;
     shown.with_context(|| format!("the page was: {source:.4000}"))?;
@@ -53,6 +57,7 @@ async fn shows_and_resolves(browser: &Client, host: &Host, world: &World, run: &
         );
     }
     let effect = browser.find(Locator::Css("a[href^='/effects/eff_']")).await?;
+    let effect_page = effect.attr("href").await?.context("a link leads somewhere")?;
     effect.click().await?;
 
     wait().for_element(Locator::Id("evidence")).await?.send_keys("call 1 in the provider's log").await?;
@@ -72,5 +77,32 @@ async fn shows_and_resolves(browser: &Client, host: &Host, world: &World, run: &
     anyhow::ensure!(preview.contains("Nothing is sent again"), "the consequence is not shown: {preview}");
     confirm.click().await?;
     wait().for_element(Locator::LinkText("charge-card")).await?;
+    browser.goto(&format!("{}{effect_page}", host.base())).await?;
+    let lead = wait().for_element(Locator::Css("main > p")).await?.text().await?;
+    anyhow::ensure!(
+        lead.starts_with("Resolved ") && lead.ends_with("call 1 in the provider's log"),
+        "{lead}"
+    );
     Ok(())
+}
+
+async fn finds_why_nothing_ran(browser: &Client, host: &Host) -> anyhow::Result<()> {
+    let sent = host.call("POST", "/v1/events", &json!({ "type": "nobody.listens" })).await?;
+    let event = sent["events"][0]["id"].as_str().context("an id")?.to_owned();
+    let told = async || {
+        browser.goto(&format!("{}/runs", host.base())).await?;
+        browser.find(Locator::Css("input[name=q]")).await?.send_keys(&event).await?;
+        browser.find(Locator::Css("form.filters button")).await?.click().await?;
+        let page = browser.wait().at_most(PATIENCE).for_element(Locator::Css("main .notice")).await?;
+        anyhow::Ok(page.text().await?)
+    };
+    // Until it is handed out, the page says that.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let told = told().await?;
+        if told.starts_with("It started nothing: no active workflow had a trigger for nobody.listens") {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "{told}");
+    }
 }
