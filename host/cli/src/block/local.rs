@@ -45,7 +45,7 @@ pub(super) fn refusal(refused: &Refused, manifest: Option<&Path>) -> (Value, Fai
 
 /// A fault, with its place where it has one.
 fn told(Fault { place, why }: &Fault) -> String {
-    if place.is_empty() { why.clone() } else { format!("{why} ({place})") }
+    if place.is_empty() { why.clone() } else { format!("{place}: {why}") }
 }
 
 /// What is wrong with a component, at the place where it can be put right.

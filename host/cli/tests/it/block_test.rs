@@ -77,7 +77,7 @@ fn what_does_not_hold_is_shown_where_it_is_written() -> anyhow::Result<()> {
             "answers:\n  - { to: \"POST /refunds\", status: 200 }\n",
             &charge,
             1,
-            "it came otherwise\n      |   - { to: \"POST /refunds\", status: 200 }",
+            "expected  a call that this answers\n          found     none\n",
         ),
         ("expect:\n", "drop_answer: [7]\nexpect:\n", &charge, 1, "expected  a call of this number\n"),
         ("effect: charge,", "efect: charge,", &charge, 2, "lost.yaml:9:9: there is no `efect` here"),
@@ -266,9 +266,9 @@ fn the_scenarios_of_a_program_are_played_with_its_manifest() -> anyhow::Result<(
     for (wrong, place) in [
         (
             json!({ "effects": [{ "kind": "http", "safety": "twice" }] }),
-            "`effects[0].safety`: `twice` is not known here",
+            "/effects/0/safety: `twice` is not known here",
         ),
-        (json!({ "input": { "type": "text" } }), "`input/type` is no JSON Schema that can be used"),
+        (json!({ "input": { "type": "text" } }), "/input/type: this is no JSON Schema that can be used"),
     ] {
         let mut broken = descriptor(json!({}));
         broken.as_object_mut().expect("an object").extend(wrong.as_object().expect("an object").clone());

@@ -261,11 +261,11 @@ fn beside_a_dev_the_commands_tell_of_it() -> anyhow::Result<()> {
     for (manifest, places) in [
         (
             json!({ "name": "plain-copy", "input": { "type": "text" }, "output": true }),
-            &["this is no JSON Schema", "(/input/type)\n"][..],
+            &["/input/type: this is no JSON Schema"][..],
         ),
         (
             json!({ "name": 7, "input": true, "credits": "1" }),
-            &["3 faults\n", "`output` is missing\n", "(/name)\n", "(/credits)\n"],
+            &["3 faults\n", "`output` is missing\n", "/name: a text", "/credits: a whole number"],
         ),
     ] {
         dev.write("plain.json", &manifest)?;

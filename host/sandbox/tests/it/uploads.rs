@@ -102,7 +102,7 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
         (
             Guest::echo().describing(r#"{"name":"a","input":{"properties":{"a":{"type":"money"}}},"output":{}}"#),
             Code::DescriptorInvalid,
-            "`input/properties/a/type` is no JSON Schema that can be used",
+            "/input/properties/a/type: this is no JSON Schema that can be used",
         ),
         (Guest::echo().describing_by("(unreachable)"), Code::DescriptorInvalid, "guest_trap"),
         (Guest::echo().describing_by(endless), Code::DescriptorInvalid, "cpu_limit"),
@@ -111,7 +111,9 @@ async fn a_refused_upload_says_by_which_rule_and_what_to_do() {
     ] {
         let refused = inspect(guest.build()).await.expect_err(reason);
         assert_eq!(refused.code, code, "{refused}");
-        assert!(refused.message.contains(reason), "{reason}: {refused}");
+        let details = refused.details.iter().map(ToString::to_string);
+        let told = std::iter::once(refused.message.clone()).chain(details).collect::<Vec<_>>().join("\n");
+        assert!(told.contains(reason), "{reason}: {told}");
         assert!(refused.message.len() < 6_000, "{}", refused.message.len());
     }
 }

@@ -421,7 +421,7 @@ async fn an_event_stays_while_anything_needs_it() {
     let rows = async |events: &[EventId]| {
         let mut there = vec![];
         for event in events {
-            there.push(world.store.outcomes(world.tenant, *event).await.expect("reads").is_some());
+            there.push(world.store.event(world.tenant, *event).await.expect("reads").is_some());
         }
         there
     };
