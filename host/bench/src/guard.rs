@@ -10,7 +10,7 @@ use counterfoil_domain::outbound::AddressPolicy;
 use counterfoil_domain::ports::{EffectPort as _, NoFaults};
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
-use counterfoil_effects::{ExecutionContext, Guard, GuardConfig, Occupation};
+use counterfoil_effects::{ExecutionContext, Guard, GuardConfig};
 use counterfoil_store::settle::{RunEnd, RunEndState, SettleVerdict, SettledState, SettledStep, Settlement};
 use counterfoil_testkit::postgres::TestDatabase;
 use counterfoil_testkit::provider::{Provider, ProviderConfig};
@@ -91,7 +91,6 @@ async fn one_step(work: &Work, guard: &Guard) -> anyhow::Result<Duration> {
         is_first: claimed.is_first_of_lineage(),
         grants: Some(vec![grant]),
         invariants: [].into(),
-        occupation: Arc::new(Occupation::new(Instant::now())),
     });
     let request = EffectRequest::Http(HttpRequest {
         method: "POST".into(),

@@ -1,6 +1,6 @@
 //! Where the rooms meet: the real ports, the loops and the server of one host.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,7 +169,6 @@ impl Host {
             lease: config.engine.lease,
             renew_every: config.engine.renew,
             in_flight_max: config.engine.in_flight_max,
-            at_work_max: at_work_max(),
             poll_every: config.engine.poll,
             drain_for: config.engine.drain,
             limits: config.limits.step,
@@ -271,12 +270,4 @@ pub(crate) fn secrets(config: &Config) -> Secrets {
 /// If the operating system has none, which it has from boot on; without them no secret can be made.
 pub(crate) fn random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random bytes");
-}
-
-/// Steps of which each keeps this host busy, all at once: enough that one commit serves many of them, on a core that is never
-/// idle.
-fn at_work_max() -> u32 {
-    const A_CORE: u32 = 64;
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    u32::try_from(cores).unwrap_or(u32::MAX).saturating_mul(A_CORE)
 }

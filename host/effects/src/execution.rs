@@ -16,8 +16,6 @@ use counterfoil_domain::workflow::definition::Invariant;
 use counterfoil_store::settle::{Change, OwnEffect, OwnWrite};
 use counterfoil_store::step::Fence;
 
-use crate::occupation::Occupation;
-
 /// What the guard must know about an execution before its first effect.
 #[derive(Debug, Clone)]
 pub struct ExecutionContext {
@@ -37,8 +35,6 @@ pub struct ExecutionContext {
     pub grants: Option<Vec<EffectGrant>>,
     /// What the workflow version declared.
     pub invariants: Arc<[Invariant]>,
-    /// Where the guard says that the execution waits for an answer.
-    pub occupation: Arc<Occupation>,
 }
 
 /// What an execution leaves behind.

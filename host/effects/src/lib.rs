@@ -6,9 +6,7 @@ pub mod client;
 mod execution;
 mod guard;
 mod kind;
-mod occupation;
 pub mod secrets;
 
 pub use self::execution::{ExecutionContext, Finished};
 pub use self::guard::{Guard, GuardConfig};
-pub use self::occupation::Occupation;

@@ -14,7 +14,7 @@ use counterfoil_store::wake::Marks;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::held::{Grant, Hold};
+use crate::held::Grant;
 use crate::known::Known;
 use crate::{Inner, homes};
 
@@ -23,9 +23,6 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(500);
 
 /// Between two looks of a host that has no room: a few short steps.
 const LOOK_WHILE_FULL_EVERY: Duration = Duration::from_millis(50);
-
-/// Between two counts of what a busy host has at work: so many steps come to their end meanwhile that the next claim is worth it.
-const COUNT_WHILE_BUSY_EVERY: Duration = Duration::from_millis(1);
 
 /// A look at everything takes at most this share of the time, however many tenants there are.
 const LOOKING_SHARE: u32 = 20;
@@ -64,8 +61,6 @@ enum Looked {
     Nothing,
     /// Something is due of those who have all that they may have.
     Capped,
-    /// Something is due, and this host has as much at work as it should.
-    Busy,
     Failed,
 }
 
@@ -75,16 +70,13 @@ struct Claimer {
     known: Known,
     turns: Turns,
     look_at_all_at: Instant,
-    /// How long it took to see who gets the next places.
-    judged_for: Duration,
 }
 
 impl Claimer {
     fn new(inner: Arc<Inner>) -> Self {
         let marks = inner.store.marks();
         let (known, turns) = (Known::default(), Turns::default());
-        let (look_at_all_at, judged_for) = (Instant::now(), Duration::ZERO);
-        Self { inner, marks, known, turns, look_at_all_at, judged_for }
+        Self { inner, marks, known, turns, look_at_all_at: Instant::now() }
     }
 
     /// Waits until another look may find something.
@@ -93,15 +85,6 @@ impl Claimer {
         match looked {
             Looked::Found => {}
             Looked::Failed => tokio::time::sleep(PAUSE_AFTER_ERROR).await,
-            Looked::Busy => {
-                // Much is marked while much is begun.
-                tokio::time::sleep(COUNT_WHILE_BUSY_EVERY.max(self.judged_for * LOOKING_SHARE)).await;
-                tokio::select! {
-                    () = self.marks.changed() => {}
-                    () = less_to_do(&self.inner) => {}
-                    () = tokio::time::sleep_until(until) => {}
-                }
-            }
             Looked::Nothing | Looked::Capped => {
                 tokio::select! {
                     () = self.marks.changed() => {}
@@ -156,20 +139,13 @@ impl Claimer {
         self.learn().await?;
         let inner = Arc::clone(&self.inner);
         // Counted after it was learnt what is due, and until what is claimed is held: runs begin here meanwhile as well.
-        let now = Instant::now();
-        let grant = inner.held.grant(self.known.due(), &mut self.turns, inner.config.most(), now.into_std());
-        self.judged_for = now.elapsed();
-        let granted = match grant {
+        let granted = match inner.held.grant(self.known.due(), &mut self.turns, inner.config.in_flight_max) {
             Grant::Places(granted) => granted,
             Grant::NobodyIsDue => {
                 inner.held.wait_with(std::iter::empty());
                 return Ok(Looked::Nothing);
             }
             Grant::Capped => return Ok(Looked::Capped),
-            Grant::Busy => {
-                inner.held.wait_with(self.known.due());
-                return Ok(Looked::Busy);
-            }
         };
         inner.faults.reach(Site::BeforeClaim);
         let takes: Vec<Take> =
@@ -183,9 +159,7 @@ impl Claimer {
         let begun = Instant::now();
         let claimed = inner.store.claim(&request).await?;
         // Held before anything else is waited for, so that the next renewal covers them and the next look counts them.
-        let held_at = Instant::now().into_std();
-        let held: Vec<_> =
-            claimed.iter().map(|step| inner.held.add(step.fence, step.queue(), held_at)).collect();
+        let held: Vec<_> = claimed.iter().map(|step| inner.held.add(step.fence, step.queue())).collect();
         let is_full = granted.is_filled_by(claimed.len());
         drop(granted);
         let exhausted = self.known.taken(&request.takes, &claimed);
@@ -221,7 +195,7 @@ impl Claimer {
         loop {
             tokio::select! {
                 biased;
-                () = inner.held.room(inner.config.most()) => return,
+                () = inner.held.room(inner.config.in_flight_max) => return,
                 _ = looks.tick() => match self.learn().await {
                     Ok(()) => inner.held.wait_with(self.known.due()),
                     Err(error) => {
@@ -233,19 +207,12 @@ impl Claimer {
     }
 }
 
-/// Waits until this host should take on more.
-async fn less_to_do(inner: &Inner) {
-    while inner.held.is_busy(inner.config.most(), Instant::now().into_std()) {
-        tokio::time::sleep(COUNT_WHILE_BUSY_EVERY).await;
-    }
-}
-
 /// Begins executions of what was claimed.
-async fn begin(inner: &Arc<Inner>, claimed: Vec<Claimed>, held: Vec<Hold>) {
+async fn begin(inner: &Arc<Inner>, claimed: Vec<Claimed>, held: Vec<CancellationToken>) {
     let mut runs = runs(inner, &claimed).await;
-    for (step, hold) in claimed.into_iter().zip(held) {
+    for (step, lost) in claimed.into_iter().zip(held) {
         let key = (step.run, step.place.iteration.clone());
-        homes::begin(inner, step, runs.remove(&key), hold);
+        homes::begin(inner, step, runs.remove(&key), lost);
     }
 }
 

@@ -13,15 +13,14 @@ use serde_json::Value;
 use crate::Inner;
 use crate::context::RunState;
 use crate::execute::{Done, circumstances, execution_context};
-use crate::held::Hold;
 
 /// Emits the node's one event, through the same guard as a block's.
-pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState, hold: &Hold) -> Done {
+pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState) -> Done {
     let rendered = match state.plan.render_event(&step.place.node, &state.scope(&step.place)) {
         Ok(rendered) => rendered,
         Err(error) => return Done::of(Conclusion::Fail(StepError::new(error.code(), &error.to_string()))),
     };
-    inner.guard.begin(execution_context(step, state, None, hold));
+    inner.guard.begin(execution_context(step, state, None));
     let reply = inner.guard.perform(step.fence.lease, call(rendered)).await;
     let finished = inner.guard.finish(step.fence.lease).await;
     let conclusion = match (reply, finished.stop.clone()) {

@@ -1,7 +1,7 @@
 //! One execution of a step, and of the steps of its run that this host keeps after it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use counterfoil_domain::block::{Descriptor, WantedLimits};
 use counterfoil_domain::code::Code;
@@ -16,9 +16,9 @@ use counterfoil_store::run::RunContext;
 use counterfoil_store::step::{Claimed, Fence};
 use serde_json::Value;
 use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
 
 use crate::context::{KnownBlock, LoadError, RunState};
-use crate::held::Hold;
 use crate::{Inner, child, container, emit_node, http_node, listen, settle, worker_node};
 
 /// Pause before a step whose run could not be read is offered again.
@@ -39,16 +39,21 @@ impl Done {
 
 /// Executes a claimed step of a run that is known or not, settles it, and goes on with the step that follows as long as
 /// this host keeps it.
-pub(crate) async fn run(inner: &Arc<Inner>, claimed: Claimed, mut known: Option<RunContext>, hold: Hold) {
-    let mut current = Some((claimed, hold));
+pub(crate) async fn run(
+    inner: &Arc<Inner>,
+    claimed: Claimed,
+    mut known: Option<RunContext>,
+    lost: CancellationToken,
+) {
+    let mut current = Some((claimed, lost));
     let mut state = None;
-    while let Some((step, hold)) = current.take() {
+    while let Some((step, lost)) = current.take() {
         let _holding = Holding { inner, fence: step.fence };
-        let next = one(inner, &step, &hold, known.take(), &mut state).await;
+        let next = one(inner, &step, &lost, known.take(), &mut state).await;
         // Held before the old lease is let go, so that a host that stops sees the chain.
         current = next.map(|next| {
-            let hold = inner.held.add(next.fence, next.queue(), Instant::now());
-            (next, hold)
+            let lost = inner.held.add(next.fence, next.queue());
+            (next, lost)
         });
     }
 }
@@ -68,7 +73,7 @@ impl Drop for Holding<'_> {
 async fn one(
     inner: &Arc<Inner>,
     step: &Claimed,
-    hold: &Hold,
+    lost: &CancellationToken,
     known: Option<RunContext>,
     state: &mut Option<RunState>,
 ) -> Option<Claimed> {
@@ -89,10 +94,10 @@ async fn one(
         Err(error) => Err(error),
         Ok(()) if step.losses <= HOST_LOSSES_MAX => match waits(inner, step, state).await {
             Ok(Some(next)) => return next,
-            Ok(None) => execute(inner, step, state, hold).await,
+            Ok(None) => execute(inner, step, state, lost).await,
             Err(error) => Err(error),
         },
-        Ok(()) => execute(inner, step, state, hold).await,
+        Ok(()) => execute(inner, step, state, lost).await,
     };
     inner.held.ends(&step.fence);
     match done {
@@ -143,7 +148,7 @@ async fn execute(
     inner: &Arc<Inner>,
     step: &Claimed,
     state: &RunState,
-    hold: &Hold,
+    lost: &CancellationToken,
 ) -> Result<Done, LoadError> {
     if step.losses > HOST_LOSSES_MAX {
         let message = format!("what ran this step was lost {} times in a row", step.losses);
@@ -158,10 +163,10 @@ async fn execute(
             // A delay is claimed when it is due: to have it is to have served it.
             Ok(Done::of(Conclusion::Succeed(Value::Null)))
         }
-        NodeKind::Block { digest, .. } => block(inner, step, state, *digest, hold).await,
-        NodeKind::Http { .. } => Ok(http_node::execute(inner, step, state, hold).await),
-        NodeKind::Emit { .. } => Ok(emit_node::execute(inner, step, state, hold).await),
-        NodeKind::Worker { .. } => Ok(worker_node::execute(inner, step, state, hold).await),
+        NodeKind::Block { digest, .. } => block(inner, step, state, *digest, lost).await,
+        NodeKind::Http { .. } => Ok(http_node::execute(inner, step, state, lost).await),
+        NodeKind::Emit { .. } => Ok(emit_node::execute(inner, step, state).await),
+        NodeKind::Worker { .. } => Ok(worker_node::execute(inner, step, state).await),
         _ => {
             let message = "a node that is evaluated inline was claimed";
             Ok(Done::of(Conclusion::Fail(StepError::new(Code::Internal, message))))
@@ -174,7 +179,7 @@ async fn block(
     step: &Claimed,
     state: &RunState,
     component: Digest,
-    hold: &Hold,
+    lost: &CancellationToken,
 ) -> Result<Done, LoadError> {
     let block = inner.plans.block(step.fence.tenant, component, step.run).await?;
     let input = match input(inner, step, state, &block).await {
@@ -190,11 +195,11 @@ async fn block(
             return Ok(Done::of(Conclusion::HandBack { delay_ms: 0, why: message }));
         }
     }
-    inner.guard.begin(execution_context(step, state, Some(&block.descriptor), hold));
+    inner.guard.begin(execution_context(step, state, Some(&block.descriptor)));
     let job = job(step, component, input, narrowed(inner, &block.descriptor, state.context.limits));
     let report = tokio::select! {
         report = inner.runner.run(job) => Some(report),
-        () = hold.lost.cancelled() => None,
+        () = lost.cancelled() => None,
     };
     let finished = inner.guard.finish(step.fence.lease).await;
     let Some(report) = report else {
@@ -254,7 +259,6 @@ pub(crate) fn execution_context(
     step: &Claimed,
     state: &RunState,
     descriptor: Option<&Descriptor>,
-    hold: &Hold,
 ) -> ExecutionContext {
     ExecutionContext {
         fence: step.fence,
@@ -265,7 +269,6 @@ pub(crate) fn execution_context(
         is_first: step.is_first_of_lineage(),
         grants: descriptor.map(|descriptor| descriptor.effects.clone()),
         invariants: state.plan.invariants().into(),
-        occupation: Arc::clone(&hold.occupation),
     }
 }
 

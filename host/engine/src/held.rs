@@ -5,22 +5,16 @@ mod renewal;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use counterfoil_domain::fair_share::{Contender, Due, Queue};
 use counterfoil_domain::id::{LeaseId, TenantId};
-use counterfoil_effects::Occupation;
 use counterfoil_store::share::Shares;
 use counterfoil_store::step::Fence;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::grant::{Grant, Most};
+pub(crate) use self::grant::Grant;
 pub(crate) use self::renewal::renew;
-
-/// A step that moved less than this ago keeps its host busy, unless it waits for an answer. One that takes longer computes or
-/// sleeps in its sandbox, and others need not wait for it.
-const MOVED_LATELY: Duration = Duration::from_millis(50);
 
 /// Leases held, with the switch that ends their executions.
 ///
@@ -46,17 +40,9 @@ struct State {
 struct Lease {
     fence: Fence,
     queue: Queue,
-    hold: Hold,
+    lost: CancellationToken,
     /// It is being written how the execution ended: whether the lease was lost shows there.
     ends: bool,
-}
-
-/// What an execution has of its lease.
-#[derive(Debug, Clone)]
-pub(crate) struct Hold {
-    /// Cancelled when the lease is found lost.
-    pub(crate) lost: CancellationToken,
-    pub(crate) occupation: Arc<Occupation>,
 }
 
 /// What those would have with one place more who wait for room: the least of them.
@@ -88,15 +74,8 @@ impl State {
     }
 
     /// Places that are free.
-    fn room(&self, most: Most) -> u32 {
-        most.in_flight.saturating_sub(u32::try_from(self.len()).unwrap_or(u32::MAX))
-    }
-
-    /// Steps that keep this host busy.
-    fn at_work(&self, now: Instant) -> u32 {
-        let is_at_work = |lease: &&Lease| lease.hold.occupation.is_at_work(now, MOVED_LATELY);
-        let leased = self.leases.values().filter(is_at_work).count();
-        self.reserved.saturating_add(u32::try_from(leased).unwrap_or(u32::MAX))
+    fn room(&self, in_flight_max: u32) -> u32 {
+        in_flight_max.saturating_sub(u32::try_from(self.len()).unwrap_or(u32::MAX))
     }
 
     fn in_flight(&self, queue: &Queue) -> (u32, u32) {
@@ -139,14 +118,13 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a lease.
-    pub(crate) fn add(&self, fence: Fence, queue: Queue, now: Instant) -> Hold {
-        let occupation = Arc::new(Occupation::new(now));
-        let hold = Hold { lost: CancellationToken::new(), occupation };
+    /// Holds a lease; the token is cancelled when it is found lost.
+    pub(crate) fn add(&self, fence: Fence, queue: Queue) -> CancellationToken {
+        let lost = CancellationToken::new();
         let mut state = self.state();
         state.count(queue);
-        state.leases.insert(fence.lease, Lease { fence, queue, hold: hold.clone(), ends: false });
-        hold
+        state.leases.insert(fence.lease, Lease { fence, queue, lost: lost.clone(), ends: false });
+        lost
     }
 
     /// What the execution came to is about to be written.

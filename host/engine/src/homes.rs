@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use counterfoil_store::run::RunContext;
 use counterfoil_store::step::Claimed;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
-use crate::held::Hold;
 use crate::{Inner, execute};
 
 /// A tenant that has no more in flight has little.
@@ -48,7 +48,7 @@ impl Homes {
 }
 
 /// Begins to execute a step that is held.
-pub(crate) fn begin(inner: &Arc<Inner>, step: Claimed, run: Option<RunContext>, hold: Hold) {
+pub(crate) fn begin(inner: &Arc<Inner>, step: Claimed, run: Option<RunContext>, lost: CancellationToken) {
     let has_little = inner.held.of_tenant(step.fence.tenant) <= LITTLE;
     let quick = if has_little { inner.homes.quick() } else { None };
     let (runtime, place) = quick.map_or((&inner.homes.usual, None), |(quick, place)| (quick, Some(place)));
@@ -56,7 +56,7 @@ pub(crate) fn begin(inner: &Arc<Inner>, step: Claimed, run: Option<RunContext>, 
         let inner = Arc::clone(inner);
         async move {
             let _place = place;
-            execute::run(&inner, step, run, hold).await;
+            execute::run(&inner, step, run, lost).await;
         }
     };
     runtime.spawn(execution);

@@ -13,14 +13,19 @@ use counterfoil_domain::workflow::plan::RenderedHttp;
 use counterfoil_effects::Finished;
 use counterfoil_store::step::Claimed;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
 use crate::context::RunState;
 use crate::execute::{Done, circumstances, execution_context};
-use crate::held::Hold;
 
 /// Makes the node's one call.
-pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState, hold: &Hold) -> Done {
+pub(crate) async fn execute(
+    inner: &Arc<Inner>,
+    step: &Claimed,
+    state: &RunState,
+    lost: &CancellationToken,
+) -> Done {
     let rendered = match state.plan.render_http(&step.place.node, &state.scope(&step.place)) {
         Ok(rendered) => rendered,
         Err(error) => {
@@ -28,10 +33,10 @@ pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState
             return Done { conclusion: Conclusion::Fail(error), finished: Finished::default(), logs: None };
         }
     };
-    inner.guard.begin(execution_context(step, state, None, hold));
+    inner.guard.begin(execution_context(step, state, None));
     let reply = tokio::select! {
         reply = inner.guard.perform(step.fence.lease, call(rendered)) => Some(reply),
-        () = hold.lost.cancelled() => None,
+        () = lost.cancelled() => None,
     };
     let finished = inner.guard.finish(step.fence.lease).await;
     let retry = state.plan.retry(&step.place.node).unwrap_or(RetryPolicy::NEVER);

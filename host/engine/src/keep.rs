@@ -1,7 +1,6 @@
 //! Takes on the first step of a run as it is admitted here, where there is room for it and nobody waits for that room.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use counterfoil_domain::fair_share::Queue;
 use counterfoil_domain::id::Digest;
@@ -26,10 +25,10 @@ fn place(inner: &Weak<Inner>, queue: Queue, block: Option<Digest>) -> Option<Kee
         host: inner.config.host,
         lease: inner.config.lease,
         take: Box::new(move |step, run| {
-            let hold = inner.held.add(step.fence, step.queue(), Instant::now());
+            let lost = inner.held.add(step.fence, step.queue());
             // Its lease stands for it from here on.
             drop(place);
-            homes::begin(&inner, step, Some(run), hold);
+            homes::begin(&inner, step, Some(run), lost);
         }),
     })
 }
@@ -42,7 +41,7 @@ struct Reserved {
 
 impl Reserved {
     fn new(inner: &Arc<Inner>, queue: Queue) -> Option<Self> {
-        let is_free = inner.held.reserve(queue, inner.config.most(), Instant::now());
+        let is_free = inner.held.reserve(queue, inner.config.in_flight_max);
         is_free.then(|| Self { inner: Arc::clone(inner), queue })
     }
 }

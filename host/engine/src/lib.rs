@@ -36,7 +36,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Plans;
-use crate::held::{Held, Most};
+use crate::held::Held;
 use crate::homes::Homes;
 use crate::prepare::Preparations;
 
@@ -51,9 +51,6 @@ pub struct EngineConfig {
     pub renew_every: Duration,
     /// Most steps in flight at once.
     pub in_flight_max: u32,
-    /// Most of them that keep the host busy, and do not wait for an answer: beyond these only tenants that have nothing in
-    /// flight begin another.
-    pub at_work_max: u32,
     /// Longest time between two looks for due work when nothing announces any.
     pub poll_every: Duration,
     /// How long steps in flight may take to end when the host stops.
@@ -64,12 +61,6 @@ pub struct EngineConfig {
     pub keep: KeepFor,
     /// A runtime that has little to do: for steps of tenants that have little in flight, which there wait for no others.
     pub quick: Option<Handle>,
-}
-
-impl EngineConfig {
-    fn most(&self) -> Most {
-        Most { in_flight: self.in_flight_max, at_work: self.at_work_max }
-    }
 }
 
 /// One host's loops.

@@ -1,7 +1,7 @@
 //! Asks blocks what became of their effects whose outcome is unknown, before a person is asked.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use counterfoil_domain::id::LeaseId;
 use counterfoil_domain::limits::StepLimits;
@@ -10,7 +10,7 @@ use counterfoil_domain::receipt::identity::guest_seed;
 use counterfoil_domain::receipt::resolution::{Resolution, resolve};
 use counterfoil_domain::receipt::verification::{Again, UnknownReceipt, conclude, is_over};
 use counterfoil_domain::receipt::{Actor, Receipt};
-use counterfoil_effects::{ExecutionContext, Occupation};
+use counterfoil_effects::ExecutionContext;
 use counterfoil_store::StoreError;
 use counterfoil_store::receipt::Resolved;
 use counterfoil_store::step::Fence;
@@ -161,7 +161,6 @@ async fn put(
         is_first: false,
         grants: Some(block.descriptor.effects.clone()),
         invariants: [].into(),
-        occupation: Arc::new(Occupation::new(Instant::now())),
     });
     let job = VerifyJob {
         execution: lease,

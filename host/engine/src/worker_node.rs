@@ -16,7 +16,6 @@ use serde_json::Value;
 use crate::Inner;
 use crate::context::RunState;
 use crate::execute::{Done, circumstances, execution_context};
-use crate::held::Hold;
 use crate::settle::with_tries;
 
 /// Whether what the step waited for is over: a worker's time, or what it said. If not, the step is let go again.
@@ -36,12 +35,12 @@ pub(crate) async fn is_over(inner: &Inner, step: &Claimed) -> bool {
 }
 
 /// Hands the node's work over, or takes what came of it.
-pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState, hold: &Hold) -> Done {
+pub(crate) async fn execute(inner: &Arc<Inner>, step: &Claimed, state: &RunState) -> Done {
     let rendered = match state.plan.render_task(&step.place.node, &state.scope(&step.place)) {
         Ok(rendered) => rendered,
         Err(error) => return Done::of(Conclusion::Fail(StepError::new(error.code(), &error.to_string()))),
     };
-    inner.guard.begin(execution_context(step, state, None, hold));
+    inner.guard.begin(execution_context(step, state, None));
     let reply = inner.guard.perform(step.fence.lease, call(rendered)).await;
     let finished = inner.guard.finish(step.fence.lease).await;
     let policy = state.plan.retry(&step.place.node).unwrap_or(RetryPolicy::NEVER);

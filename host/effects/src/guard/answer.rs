@@ -39,10 +39,7 @@ impl Inner {
         prepared: &Prepared,
     ) -> Result<EffectReply, Stop> {
         let Sendable { receipt, window, place } = sendable;
-        let exchanged = {
-            let _waits = execution.context.occupation.wait();
-            self.exchange(prepared, &receipt.request, &window).await
-        };
+        let exchanged = self.exchange(prepared, &receipt.request, &window).await;
         drop(place);
         self.faults.reach(Site::BeforeAnswerRecorded);
         let older_unknown = {
@@ -221,7 +218,7 @@ impl Inner {
         prepared: &Prepared,
         number: u64,
     ) -> Result<EffectReply, Stop> {
-        let (standing, recorded) = self.look(execution, prepared).await?;
+        let (standing, recorded) = self.look(prepared).await?;
         self.faults.reach(Site::BeforeAnswerRecorded);
         self.journal_unsent(execution, placed, prepared, number, standing).await;
         Ok(recorded.into_reply())
@@ -245,22 +242,19 @@ impl Inner {
                 self.wait_for_room(execution, connection).await?;
             }
         }
-        let (_, recorded) = self.look(execution, prepared).await?;
+        let (_, recorded) = self.look(prepared).await?;
         drop(place);
         Ok(recorded.into_reply())
     }
 
     /// Carries out what changes nothing: where its receipt stands then, and what the guest gets.
-    async fn look(&self, execution: &Execution, prepared: &Prepared) -> Result<(Standing, Recorded), Stop> {
+    async fn look(&self, prepared: &Prepared) -> Result<(Standing, Recorded), Stop> {
         if let Ok(Act::Read(read)) = &prepared.act {
             let recorded = Recorded::Answer(read.read(&self.store).await.map_err(database)?);
             return Ok((Standing::Committed(recorded.clone()), recorded));
         }
         let window = SendWindow::open(self.config.lease * 4 / 5);
-        let exchanged = {
-            let _waits = execution.context.occupation.wait();
-            self.exchange(prepared, &prepared.facts, &window).await
-        };
+        let exchanged = self.exchange(prepared, &prepared.facts, &window).await;
         match meaning(exchanged, Safety::ReadOnly, &prepared.abilities.statuses, false) {
             Meaning::Committed { recorded, .. } => Ok((Standing::Committed(recorded.clone()), recorded)),
             Meaning::Rejected { recorded, .. } => Ok((Standing::Rejected(recorded.clone()), recorded)),

@@ -12,7 +12,7 @@ mod verify;
 mod worker;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use counterfoil_domain::block::EffectGrant;
 use counterfoil_domain::effect::{
@@ -24,7 +24,7 @@ use counterfoil_domain::step::Stop;
 use counterfoil_domain::workflow::definition::Invariant;
 use counterfoil_effects::client::{Client, ClientConfig, NameServers};
 use counterfoil_effects::secrets::Secrets;
-use counterfoil_effects::{ExecutionContext, Finished, Guard, GuardConfig, Occupation};
+use counterfoil_effects::{ExecutionContext, Finished, Guard, GuardConfig};
 use counterfoil_store::container::Containers;
 use counterfoil_store::settle::{
     BlockVerdict, Blocking, RetryLater, RetryVerdict, SettleVerdict, SettledState, SettledStep, Settlement,
@@ -95,7 +95,6 @@ impl Desk {
                 },
             ]),
             invariants: self.invariants.clone().into(),
-            occupation: Arc::new(Occupation::new(Instant::now())),
         }
     }
 

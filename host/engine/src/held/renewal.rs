@@ -38,9 +38,9 @@ impl Held {
             if state.leases.get(&fence.lease).is_none_or(|lease| lease.ends) {
                 continue;
             }
-            if let Some(Lease { fence, hold, .. }) = state.let_go(fence.lease) {
+            if let Some(Lease { fence, lost, .. }) = state.let_go(fence.lease) {
                 tracing::warn!(step = %fence.step, "the lease of a step was lost while it ran");
-                hold.lost.cancel();
+                lost.cancel();
             }
         }
     }

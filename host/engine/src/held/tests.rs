@@ -22,77 +22,47 @@ fn granted<'a>(grant: &'a Grant<'_>) -> Option<&'a [(Queue, u32)]> {
 
 #[test]
 fn a_place_that_is_taken_in_any_way_is_nobody_elses() {
-    const ONE: Most = Most { in_flight: 1, at_work: 8 };
-    let (held, queue, now) = (Held::default(), queue(), Instant::now());
+    const ONE: u32 = 1;
+    let (held, queue) = (Held::default(), queue());
     let fence = fence(queue);
     let is_free = || {
-        let is_free = held.reserve(queue, ONE, now);
+        let is_free = held.reserve(queue, ONE);
         if is_free {
             held.give_back(queue);
         }
         is_free
     };
     assert!(is_free());
-    let claiming = held.grant([queue].into_iter(), &mut Turns::default(), ONE, now);
+    let claiming = held.grant([queue].into_iter(), &mut Turns::default(), ONE);
     assert_eq!(granted(&claiming), Some(&[(queue, 1)][..]));
     assert!(!is_free(), "a claim is about to fill it");
-    held.add(fence, queue, now);
+    held.add(fence, queue);
     drop(claiming);
     assert!(!is_free(), "its lease stands for it");
     held.remove(&fence);
-    assert!(held.reserve(queue, ONE, now) && !is_free(), "it is reserved");
+    assert!(held.reserve(queue, ONE) && !is_free(), "it is reserved");
     held.give_back(queue);
     assert!(is_free() && held.len() == 0);
 }
 
 #[test]
-fn a_busy_host_takes_on_more_of_those_only_who_have_nothing_in_flight() {
-    const MOST: Most = Most { in_flight: 100, at_work: 8 };
-    let (held, mut turns, now) = (Held::default(), Turns::default(), Instant::now());
-    let (burst, quiet) = (queue(), queue());
-    let first = held.grant([burst].into_iter(), &mut turns, MOST, now);
-    assert_eq!(
-        granted(&first),
-        Some(&[(burst, 8)][..]),
-        "as many as keep the host busy, of all that are due"
-    );
-    for _ in 0..8 {
-        held.add(fence(burst), burst, now);
+fn whose_tenant_has_nothing_in_flight_comes_before_those_who_wait() {
+    let (held, busy, quiet) = (Held::default(), queue(), queue());
+    let claiming = held.grant([busy].into_iter(), &mut Turns::default(), 3);
+    assert_eq!(granted(&claiming), Some(&[(busy, 3)][..]));
+    held.wait_with([busy].into_iter());
+    assert!(!held.reserve(quiet, 3), "there is no room");
+    assert!(held.reserve(quiet, 5));
+    for queue in [quiet, busy] {
+        assert!(!held.reserve(queue, 5), "somebody waits, and it has something in flight");
     }
-    drop(first);
-    assert!(held.is_busy(MOST, now));
-    assert!(matches!(held.grant([burst].into_iter(), &mut turns, MOST, now), Grant::Busy));
-    assert!(!held.reserve(burst, MOST, now));
-    let both = [burst, quiet];
-    let next = held.grant(both.into_iter(), &mut turns, MOST, now);
-    assert_eq!(granted(&next), Some(&[(quiet, 1)][..]));
-    assert!(!held.reserve(quiet, MOST, now), "it has something in flight now");
-    drop(next);
-    assert!(held.reserve(quiet, MOST, now));
-    held.give_back(quiet);
-
-    let later = now + MOVED_LATELY;
-    assert!(!held.is_busy(MOST, later), "what takes long holds nobody up");
-    let more = held.grant(both.into_iter(), &mut turns, MOST, later);
-    let places = granted(&more).map(|places| places.iter().map(|(_, places)| places).sum());
-    assert_eq!(places, Some(8_u32));
-}
-
-#[test]
-fn a_host_that_is_busy_with_newcomers_takes_on_no_more_of_them() {
-    const MOST: Most = Most { in_flight: 100, at_work: 4 };
-    let (held, now) = (Held::default(), Instant::now());
-    let begun = (0..100).filter(|_| held.reserve(queue(), MOST, now)).count();
-    assert_eq!(begun, 8, "twice what keeps it busy");
-    let late = queue();
-    assert!(matches!(held.grant([late].into_iter(), &mut Turns::default(), MOST, now), Grant::Busy));
 }
 
 #[test]
 fn a_lease_that_is_gone_ends_its_execution_but_not_one_that_is_being_written() {
-    let (held, queue, now) = (Held::default(), queue(), Instant::now());
+    let (held, queue) = (Held::default(), queue());
     let fences: [Fence; 3] = std::array::from_fn(|_| fence(queue));
-    let [held_still, gone, written] = fences.map(|fence| held.add(fence, queue, now).lost);
+    let [held_still, gone, written] = fences.map(|fence| held.add(fence, queue));
     held.ends(&fences[2]);
     held.lose_all_but(&fences, &[fences[0].lease]);
     assert_eq!([held_still, gone, written].map(|lost| lost.is_cancelled()), [false, true, false]);

@@ -171,7 +171,6 @@ pub(crate) struct House {
     /// As an engine is told when it is made.
     pub(crate) keep: KeepFor,
     pub(crate) quick: Option<Handle>,
-    pub(crate) at_work_max: u32,
 }
 
 /// An engine at work. Dropping it is a crash: nothing is handed back.
@@ -201,14 +200,7 @@ impl House {
         let work = Work::new().await?;
         let provider = Provider::start(ProviderConfig::default()).await?;
         work.connect("p", &provider.url(), json!({})).await?;
-        Ok(Self {
-            work,
-            provider,
-            blocks: BTreeMap::new(),
-            keep: KeepFor::default(),
-            quick: None,
-            at_work_max: 64,
-        })
+        Ok(Self { work, provider, blocks: BTreeMap::new(), keep: KeepFor::default(), quick: None })
     }
 
     /// Uploads a block that is a script.
@@ -379,7 +371,6 @@ impl House {
             lease,
             renew_every: lease / 4,
             in_flight_max,
-            at_work_max: self.at_work_max,
             poll_every: Duration::from_millis(100),
             drain_for: Duration::from_secs(10),
             limits: StepLimits::DEFAULT,

@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use counterfoil_domain::fair_share::Share;
-use counterfoil_domain::ports::{StepEnd, StepJob};
+use counterfoil_domain::ports::StepEnd;
 use counterfoil_domain::receipt::Actor;
 use counterfoil_store::connection::{NewConnection, SecretChanges};
 use counterfoil_store::run::RunState;
@@ -177,46 +176,6 @@ async fn caps_hold_and_die_with_their_host() -> anyhow::Result<()> {
         assert!(most_within(CALL_MS, &after) > 1, "{limit}: one after the other");
     }
     Ok(())
-}
-
-/// The chains of the busy tenant alone keep the host busy, and last longer than all that the other has to do.
-#[tokio::test]
-async fn a_tenant_that_comes_late_gets_more_than_one_place_of_a_busy_host() -> anyhow::Result<()> {
-    const STEPS_OF_BUSY: usize = 10 * STEPS;
-    let chain = |name: &str, steps| {
-        let steps: Vec<_> = (0..steps).map(|n| format!("  - s{n}: {{ block: {name} }}\n")).collect();
-        format!("name: {name}\nsteps:\n{}", steps.concat())
-    };
-    let does_nothing = |_: &StepJob| StepEnd::Output("null".into());
-    let mut house = House::new().await?;
-    house.at_work_max = ROOM;
-    let mut blocks = vec![];
-    for name in ["first", "second"] {
-        blocks.push(house.block(name, does_nothing).await?);
-        house.workflow(&chain(name, STEPS)).await?;
-    }
-    let late = house.work.tenant;
-    house.change_tenant("busy").await?;
-    let busy = house.block("busy", does_nothing).await?;
-    house.workflow(&chain("busy", STEPS_OF_BUSY)).await?;
-    for _ in 0..2 * ROOM {
-        house.start("busy", json!({})).await?;
-    }
-    let host = house.host()?;
-    eventually(async || Ok((host.runner.ran.lock().expect("whole").len() > STEPS).then_some(()))).await?;
-
-    house.work.tenant = late;
-    let runs = [house.start("first", json!({})).await?, house.start("second", json!({})).await?];
-    for run in runs {
-        house.ended(run).await?;
-    }
-    let ran = host.runner.ran.lock().expect("whole").clone();
-    let begun = blocks.iter().map(|block| ran.iter().position(|ran| ran == block));
-    let later = begun.max().flatten().context("both ran")?;
-    let of_late = ran[..later].iter().filter(|ran| **ran != busy).count();
-    assert!(ran[later..].contains(&busy), "the busy tenant was done too early");
-    assert!(of_late < STEPS, "one run of the late tenant had ended before the other began");
-    host.stop().await
 }
 
 #[tokio::test]
