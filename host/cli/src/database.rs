@@ -111,7 +111,7 @@ impl Database {
     /// Connects.
     pub(crate) async fn connect(&self, faults: Arc<dyn Faults>) -> anyhow::Result<Store> {
         // The other half is for requests, where there are any.
-        let connections_max = self.connections_max.div_ceil(2);
+        let connections_max = self.connections_max.div_ceil(2).max(2);
         let config = StoreConfig { url: self.url.clone(), connections_max };
         Store::connect(config, faults).await.map_err(|error| {
             let why = format!("{:#}", anyhow::Error::from(error));

@@ -70,7 +70,7 @@ impl Front {
         connections_max: u32,
     ) -> anyhow::Result<TcpListener> {
         let _here = self.handle.enter();
-        store.open_lane(connections_max / 2);
+        store.open_lane((connections_max / 2).max(2));
         Ok(TcpListener::from_std(listener.into_std()?)?)
     }
 }

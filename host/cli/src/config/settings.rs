@@ -84,7 +84,7 @@ pub(crate) struct DatabaseConfig {
     /// `postgres://…`, of a direct connection. `DATABASE_URL`, else `COUNTERFOIL__DATABASE__URL`; where neither is
     /// given, the host starts a Postgres of its own in its data directory.
     pub(crate) url: Option<String>,
-    /// Connections of this process at most, half of them for requests, beside some of special use. `COUNTERFOIL__DATABASE__CONNECTIONS_MAX`,
+    /// Connections of this process at most, half of them for requests (of each at least two), beside some of special use. `COUNTERFOIL__DATABASE__CONNECTIONS_MAX`,
     /// default 16.
     pub(crate) connections_max: u32,
 }
@@ -109,7 +109,7 @@ impl DatabaseConfig {
         };
         let connections_max = reader.value("database.connections_max", 16);
         // One is held by a transaction while another look-up runs.
-        reader.check("database.connections_max", connections_max >= 4, || "at least 4".into());
+        reader.check("database.connections_max", connections_max >= 2, || "at least 2".into());
         Self { url, connections_max }
     }
 }
