@@ -55,6 +55,9 @@ pub struct GuardConfig {
     pub receipts: bool,
 }
 
+/// Between tries to write an answer that would be lost otherwise: a restart of the database takes seconds, and what is away for
+/// longer than a minute is not restarted.
+const RECORD_PAUSES_MS: [u64; 8] = [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000];
 /// A journal that keeps moving between decision and dispatch is read anew this often.
 const DECISIONS_MAX: u32 = 8;
 /// A connection that keeps changing between judgement and dispatch is read anew this often.
@@ -123,9 +126,18 @@ impl Guard {
         Finished { writes, own, lose: std::mem::take(&mut progress.lose), stop: progress.stop.take() }
     }
 
-    /// Writes answers that no step's end took with it, lease or no lease.
+    /// Writes answers that no step's end took with it, lease or no lease. Nobody else knows them, so that a database which is away
+    /// is waited for.
     pub async fn record_alone(&self, writes: Vec<OwnWrite>) {
-        for write in self.inner.record_alone(writes).await.unwritten {
+        let mut unwritten = self.inner.record_alone(writes).await.unwritten;
+        for pause_ms in RECORD_PAUSES_MS {
+            if unwritten.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            unwritten = self.inner.record_alone(unwritten).await.unwritten;
+        }
+        for write in unwritten {
             if let OwnWrite::Answer(lost) = write {
                 tracing::error!(receipt = %lost.receipt(), "an answer is lost; its receipt becomes unknown");
             }

@@ -1,8 +1,12 @@
 //! What a re-run, a new attempt and a second host are told, and that nothing is sent for it.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use counterfoil_domain::effect::{Answer, EffectReply, Safety};
 use counterfoil_testkit::provider::Act;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{Desk, call, told};
 
@@ -21,6 +25,23 @@ async fn a_recorded_answer_is_handed_over_and_not_asked_for_again() -> anyhow::R
     assert_eq!(desk.perform(&second, call("POST", "/charges", Some("charge"), None)).await, reply);
     assert_eq!(desk.end(&second).await?, "settled");
     assert_eq!(desk.provider.calls().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_else_knows_waits_for_a_database_that_is_away() -> anyhow::Result<()> {
+    const LONGER_THAN_TRIES_IN_A_ROW: Duration = Duration::from_millis(500);
+    let desk = Desk::new().await?;
+    desk.work.admit("charge").await?;
+    let first = desk.begin().await?;
+    desk.perform(&first, call("POST", "/charges", Some("charge"), None)).await;
+    let finished = desk.guard.finish(first.fence.lease).await;
+    desk.work.execute("ALTER TABLE receipts RENAME TO receipts_that_are_away").await?;
+    let mut recording = pin!(desk.guard.record_alone(finished.writes));
+    assert!(timeout(LONGER_THAN_TRIES_IN_A_ROW, &mut recording).await.is_err(), "it was given up");
+    desk.work.execute("ALTER TABLE receipts_that_are_away RENAME TO receipts").await?;
+    recording.await;
+    assert_eq!(desk.work.receipts().await?, ["charge:0 committed"]);
     Ok(())
 }
 
