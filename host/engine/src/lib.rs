@@ -127,6 +127,8 @@ impl Engine {
         });
         inner.store.keep_first_steps(keep::keeper(inner));
         let renewing = CancellationToken::new();
+        // What was claimed and not begun when this future is dropped must not be kept from others.
+        let _renewing = renewing.clone().drop_guard();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
         let ((), (), (), (), (), asking) = tokio::join!(
             claim::run(Arc::clone(inner), stop.clone()),
