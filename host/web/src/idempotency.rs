@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -20,10 +21,15 @@ use uuid::Uuid;
 use crate::problem::Problem;
 use crate::state::App;
 
+/// Nothing larger is JSON that any request takes.
+const CANONICAL_BYTES_MAX: usize = 4 << 20;
+/// What is larger is hashed aside: a start or an event is usually a page.
+const IN_PLACE_BYTES_MAX: usize = 64 << 10;
+
 const REPLAYED: header::HeaderName = header::HeaderName::from_static("idempotent-replayed");
 
 /// A creating request, and the key that it came with, if any.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Creating {
     key: Option<String>,
     method: Method,
@@ -97,7 +103,7 @@ impl Creating {
         &self,
         app: &App,
         tenant: TenantId,
-        body: &[u8],
+        body: &Bytes,
         work: F,
     ) -> Result<Response, Problem>
     where
@@ -107,7 +113,13 @@ impl Creating {
             let Created { status, shown, .. } = work.await?;
             return Ok(answer(status, shown));
         };
-        match app.store.begin_request(tenant, key, self.hash(body)).await? {
+        let hash = if body.len() <= IN_PLACE_BYTES_MAX {
+            self.hash(body)
+        } else {
+            let (creating, body) = (self.clone(), body.clone());
+            app.aside.compute(tenant, move || creating.hash(&body)).await?
+        };
+        match app.store.begin_request(tenant, key, hash).await? {
             Begun::New => {}
             Begun::Running => {
                 return Err(Problem::new(
@@ -149,6 +161,9 @@ impl Creating {
 /// The content of a body, however it is written: in JSON, neither the order of fields nor space between them tells anything
 /// apart, and a field of the request that is null is as good as absent. Numbers are kept as they are.
 fn canonical(body: &[u8]) -> Cow<'_, [u8]> {
+    if body.len() > CANONICAL_BYTES_MAX {
+        return body.into();
+    }
     let Ok(mut value) = serde_json::from_slice::<Value>(body) else { return body.into() };
     if let Value::Object(fields) = &mut value {
         fields.retain(|_, value| !value.is_null());
@@ -204,5 +219,7 @@ mod tests {
         ] {
             assert_eq!(canonical(one.as_bytes()) == canonical(other.as_bytes()), same, "{one} {other}");
         }
+        let large = format!("[{}]", " ".repeat(CANONICAL_BYTES_MAX));
+        assert_eq!(canonical(large.as_bytes()), large.as_bytes(), "a component is not read as JSON");
     }
 }

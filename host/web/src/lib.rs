@@ -7,6 +7,7 @@
 
 mod advice;
 mod api;
+mod aside;
 mod auth;
 mod extract;
 mod idempotency;
@@ -20,6 +21,7 @@ mod problem;
 mod server;
 mod session;
 mod state;
+mod turns;
 mod uploads;
 
 pub use login_link::LoginLinks;

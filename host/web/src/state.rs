@@ -11,6 +11,7 @@ use counterfoil_store::Store;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
+use crate::aside::Aside;
 use crate::login_link::LoginLinks;
 use crate::metrics::Metrics;
 use crate::uploads::Uploads;
@@ -64,6 +65,8 @@ impl WebState {
 pub(crate) struct App {
     pub(crate) web: WebState,
     pub(crate) metrics: Metrics,
+    /// Where what may take long is computed.
+    pub(crate) aside: Aside,
     /// Turns to upload.
     pub(crate) uploads: Uploads,
     /// Room for workers that wait for work.
@@ -80,6 +83,7 @@ impl App {
         Self {
             web,
             metrics: Metrics::new(),
+            aside: Aside::new(),
             uploads: Uploads::new(),
             polls: Semaphore::new(POLLS_MAX),
             stopping: watch::Sender::new(false),

@@ -1,24 +1,23 @@
 //! Uploads: a component arrives on disk, at its sender's pace, and waits there for its turn to be held in memory. One at a
-//! time of each tenant, so that nobody waits behind all the uploads of somebody else.
+//! time of each tenant.
 
-use std::collections::HashMap;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts as _, Request};
 use counterfoil_domain::code::Code;
-use counterfoil_domain::id::TenantId;
 use counterfoil_domain::limits::UPLOAD_BYTES_MAX;
 use http_body_util::BodyExt as _;
 use tempfile::SpooledTempFile;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::{Author, Caller};
 use crate::problem::Problem;
 use crate::state::App;
+use crate::turns::{Turn, Turns};
 
 /// Uploads that are worked on at once, of all tenants: each is held in memory whole.
 const UPLOADS_MAX: usize = 4;
@@ -48,7 +47,7 @@ impl Pace {
 pub(crate) struct Uploads {
     working: Semaphore,
     arriving: Semaphore,
-    tenants: Mutex<HashMap<TenantId, Weak<AsyncMutex<()>>>>,
+    turns: Turns,
 }
 
 impl Uploads {
@@ -56,24 +55,8 @@ impl Uploads {
         Self {
             working: Semaphore::new(UPLOADS_MAX),
             arriving: Semaphore::new(ARRIVING_MAX),
-            tenants: Mutex::default(),
+            turns: Turns::default(),
         }
-    }
-
-    /// The tenant's own turn, which it has from before its component arrives until the end.
-    async fn of_tenant(&self, tenant: TenantId) -> OwnedMutexGuard<()> {
-        self.of(tenant).lock_owned().await
-    }
-
-    fn of(&self, tenant: TenantId) -> Arc<AsyncMutex<()>> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = tenants.get(&tenant).and_then(Weak::upgrade) {
-            return turn;
-        }
-        tenants.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        tenants.insert(tenant, Arc::downgrade(&turn));
-        turn
     }
 }
 
@@ -82,7 +65,8 @@ impl Uploads {
 pub(crate) struct Upload {
     pub(crate) caller: Caller<Author>,
     component: SpooledTempFile,
-    _of_tenant: OwnedMutexGuard<()>,
+    /// From before it arrives until the end.
+    _of_tenant: Turn,
 }
 
 impl Upload {
@@ -104,7 +88,7 @@ impl FromRequest<Arc<App>> for Upload {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut parts, app).await?;
-        let of_tenant = app.uploads.of_tenant(caller.tenant).await;
+        let of_tenant = app.uploads.turns.of_tenant(caller.tenant).await;
         let _arriving = app.uploads.arriving.acquire().await.map_err(|_| closed())?;
         let component = arrive(body, PACE).await?;
         Ok(Self { caller, component, _of_tenant: of_tenant })
@@ -149,24 +133,7 @@ fn unkept(error: &io::Error) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-    use uuid::Uuid;
-
     use super::*;
-
-    #[test]
-    fn a_tenant_has_one_turn_and_leaves_the_others_theirs() {
-        let uploads = Uploads::new();
-        let now = |tenant: u128| uploads.of_tenant(TenantId(Uuid::from_u128(tenant))).now_or_never();
-        let first = now(1).expect("free");
-        assert!(now(1).is_none(), "one at a time");
-        let others: Vec<_> = (2..100).map(|tenant| now(tenant).expect("another's")).collect();
-        drop(first);
-        assert!(now(1).is_some());
-        drop(others);
-        assert!(now(2).is_some());
-        assert_eq!(uploads.tenants.lock().expect("whole").len(), 1, "nobody is remembered");
-    }
 
     #[tokio::test]
     async fn what_arrives_is_taken_up_to_the_limit_and_given_back_whole() {

@@ -172,9 +172,7 @@ pub(crate) async fn decide_as(
     // What is refused needs no form.
     if let (Some(form), true, None) = (asked.form, approved, asked.outcome) {
         let answer = answer.clone();
-        // Nobody who is served meanwhile waits for it.
-        let checking = tokio::task::spawn_blocking(move || check_answer(&form, answer.as_ref()));
-        checking.await.map_err(|_| Problem::new(Code::Internal, "the answer could not be checked"))??;
+        app.aside.compute(who.tenant, move || check_answer(&form, answer.as_ref())).await??;
     }
     match app.store.decide(who.tenant, id, approved, answer.as_ref(), &who.actor()).await? {
         Decided::Done(row) => Ok(row.into()),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -147,9 +148,10 @@ async fn upload(
         Some(manifest) => with_manifest(&bytes, &manifest),
         None => bytes,
     };
+    let bytes = Bytes::from(bytes);
     let caller = &upload.caller;
     let work = async {
-        let inspection = app.inspector.inspect(bytes.clone()).await.map_err(refused)?;
+        let inspection = app.inspector.inspect(bytes.to_vec()).await.map_err(refused)?;
         let descriptor = json!(inspection.descriptor);
         let block = NewBlock {
             name: &name,

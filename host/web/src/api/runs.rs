@@ -273,6 +273,11 @@ pub(super) fn read_plan(plan: &Value) -> Result<Plan, Problem> {
     })
 }
 
+/// Reads the plan of a version, aside.
+pub(super) async fn plan_of(app: &App, who: &Principal, plan: Value) -> Result<Arc<Plan>, Problem> {
+    app.aside.compute(who.tenant, move || read_plan(&plan).map(Arc::new)).await?
+}
+
 /// List a run's effects
 ///
 /// The newest first.

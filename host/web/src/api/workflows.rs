@@ -23,7 +23,7 @@ use utoipa_axum::routes;
 use self::diff::DiffParams;
 pub(crate) use self::diff::WorkflowDiff;
 use self::save::{Checked, Saved};
-use super::runs::read_plan;
+use super::runs::plan_of;
 use super::share::WorkflowShare;
 use crate::auth::{Author, Caller, Operator, Principal, Viewer};
 use crate::extract::{Json, JsonBody, Named, Params, Raw};
@@ -186,13 +186,13 @@ async fn save_version(
     if !params.check {
         caller.needs(counterfoil_domain::key::Scope::Author)?;
     }
-    let source =
-        std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?;
-    let held = save::compile(&app, &caller, &name, source).await?;
+    let source: Arc<str> =
+        std::str::from_utf8(&body).map_err(|_| Problem::bad_field("", "a definition is UTF-8 text"))?.into();
+    let held = save::compile(&app, &caller, &name, &source).await?;
     if params.check {
         return Ok(Json(Checked { name, valid: true, warnings: held.warnings }).into_response());
     }
-    let saved = save::save(&app, &caller, &name, source, held).await?;
+    let saved = save::save(&app, &caller, &name, &source, held).await?;
     let status = if saved.unchanged { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(saved)).into_response())
 }
@@ -244,9 +244,9 @@ pub(crate) async fn compared(
     from: u32,
     to: u32,
 ) -> Result<WorkflowDiff, Problem> {
-    let old = read_plan(&full_version(app, who, name, from).await?.plan)?;
-    let new = read_plan(&full_version(app, who, name, to).await?.plan)?;
-    Ok(WorkflowDiff::new(name, from, to, diff::between(app, who, &old, &new).await?))
+    let old = plan_of(app, who, full_version(app, who, name, from).await?.plan).await?;
+    let new = plan_of(app, who, full_version(app, who, name, to).await?.plan).await?;
+    Ok(WorkflowDiff::new(name, from, to, diff::between(app, who, old, new).await?))
 }
 
 /// Pause a workflow

@@ -1,3 +1,7 @@
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
 use counterfoil_domain::key::Scope;
 use serde_json::{Value, json};
 
@@ -140,4 +144,45 @@ async fn every_problem_of_a_definition_is_told_with_its_place() {
     let large = "#".repeat((256 << 10) + 1);
     world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], large).await.with(413);
     world.ask(world.key(Scope::Author), "PUT", "/v1/workflows/pay", &[], vec![0xff]).await.with(400);
+}
+
+/// As large as definitions may be, with as many expressions as they may have.
+fn large_definition() -> String {
+    let mut text = String::from("name: large\nsteps:\n");
+    for step in 0..500 {
+        let reads = if step == 0 { "input".to_owned() } else { format!("steps.s{}.output", step - 1) };
+        let value =
+            |n| format!("=has({reads}.a) && {reads}.a > {n} ? [{reads}.a, {n} * 2 + 1] : [[1, 2], [3]][0]");
+        let values: Vec<String> = (0..4).map(|n| format!("v{n}: \"{}\"", value(n))).collect();
+        writeln!(text, "  - s{step}: {{ set: {{ {} }} }}", values.join(", ")).expect("a string takes all");
+    }
+    text
+}
+
+// One thread serves: whatever is computed on it is in everybody's way.
+#[tokio::test]
+async fn others_are_answered_while_a_large_definition_is_saved() {
+    let world = World::new().await;
+    let definition = large_definition();
+    assert!(definition.len() > 220 << 10, "{}", definition.len());
+    let is_saved = Cell::new(false);
+    let saving = async {
+        let began = Instant::now();
+        let path = "/v1/workflows/large";
+        world.ask(world.key(Scope::Author), "PUT", path, &[], definition).await.with(201);
+        is_saved.set(true);
+        began.elapsed()
+    };
+    let asking = async {
+        let mut slowest = Duration::ZERO;
+        while !is_saved.get() {
+            let due = Instant::now();
+            tokio::task::yield_now().await;
+            assert_eq!(world.get("/livez").await.status, 200);
+            slowest = slowest.max(due.elapsed());
+        }
+        slowest
+    };
+    let (took, slowest) = tokio::join!(saving, asking);
+    assert!(slowest < took / 2, "{slowest:?} of {took:?}");
 }

@@ -8,6 +8,8 @@ use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, TenantId};
 use counterfoil_domain::workflow::is_name;
+use counterfoil_store::workflow::ActivePlan;
+use serde_json::Value;
 
 use crate::api::runs::read_plan;
 use crate::auth::{Admin, Caller};
@@ -51,25 +53,47 @@ pub(super) async fn remove(
 /// What serves, or is under way, and goes through a connection.
 async fn users(app: &App, tenant: TenantId, name: &str) -> Result<Vec<String>, Problem> {
     let in_use = app.store.plans_in_use(tenant).await?;
-    // One that a newer host wrote is not in the way of this one's.
-    let plans: Vec<_> =
-        in_use.iter().filter_map(|version| Some((version, read_plan(&version.plan).ok()?))).collect();
-    let blocks: BTreeSet<Digest> = plans.iter().flat_map(|(_, plan)| plan.blocks()).collect();
+    let uses = app.aside.compute(tenant, move || uses(in_use)).await?;
+    let blocks: BTreeSet<Digest> = uses.iter().flat_map(|uses| &uses.blocks).copied().collect();
     let blocks: Vec<Digest> = blocks.into_iter().collect();
+    let described = app.store.descriptors(tenant, &blocks).await?;
+    let name = name.to_owned();
+    app.aside.compute(tenant, move || through(&name, uses, described)).await
+}
+
+/// What a version goes through: by itself, and by way of its blocks.
+struct Uses {
+    version: String,
+    connections: BTreeSet<String>,
+    blocks: BTreeSet<Digest>,
+}
+
+fn uses(versions: Vec<ActivePlan>) -> Vec<Uses> {
+    let uses = |version: ActivePlan| {
+        // One that a newer host wrote is not in the way of this one's.
+        let plan = read_plan(&version.plan).ok()?;
+        Some(Uses {
+            version: format!("`{}` (version {})", version.name, version.number),
+            connections: plan.connections().map(str::to_owned).collect(),
+            blocks: plan.blocks().collect(),
+        })
+    };
+    versions.into_iter().filter_map(uses).collect()
+}
+
+/// Those that go through the connection.
+fn through(name: &str, uses: Vec<Uses>, described: Vec<(Digest, Value)>) -> Vec<String> {
     let goes_through = |descriptor: Descriptor| {
         descriptor.effects.iter().any(|grant| grant.connections.iter().any(|connection| connection == name))
     };
-    let blocks: BTreeSet<Digest> = app
-        .store
-        .descriptors(tenant, &blocks)
-        .await?
+    let blocks: BTreeSet<Digest> = described
         .into_iter()
-        .filter(|(_, descriptor)| serde_json::from_value(descriptor.clone()).is_ok_and(goes_through))
-        .map(|(digest, _)| digest)
+        .filter_map(|(digest, descriptor)| {
+            serde_json::from_value(descriptor).is_ok_and(goes_through).then_some(digest)
+        })
         .collect();
-    let uses = plans.iter().filter(|(_, plan)| {
-        plan.connections().any(|connection| connection == name)
-            || plan.blocks().any(|block| blocks.contains(&block))
-    });
-    Ok(uses.map(|(version, _)| format!("`{}` (version {})", version.name, version.number)).collect())
+    uses.into_iter()
+        .filter(|uses| uses.connections.contains(name) || !uses.blocks.is_disjoint(&blocks))
+        .map(|uses| uses.version)
+        .collect()
 }

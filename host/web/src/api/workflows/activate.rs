@@ -1,5 +1,7 @@
 //! Which version of a workflow new runs are of.
 
+use std::sync::Arc;
+
 use counterfoil_domain::code::Code;
 use counterfoil_domain::workflow::diff::Change;
 use counterfoil_domain::workflow::{Plan, cycle_message};
@@ -8,7 +10,7 @@ use counterfoil_store::workflow::{Activated, Activation, ActivePlan};
 use super::diff::{between, told};
 use super::save::links;
 use super::{ActiveVersion, full_version};
-use crate::api::runs::read_plan;
+use crate::api::runs::{plan_of, read_plan};
 use crate::auth::Principal;
 use crate::problem::{FieldError, Problem};
 use crate::state::App;
@@ -25,16 +27,15 @@ pub(super) async fn activate(
     accepts: bool,
 ) -> Result<ActiveVersion, Problem> {
     let full = full_version(app, who, name, number).await?;
-    let plan = read_plan(&full.plan)?;
+    let plan = plan_of(app, who, full.plan).await?;
     let triggers: Vec<String> = plan.triggers().iter().map(|trigger| trigger.event.clone()).collect();
     for _ in 0..TRIES_MAX {
         let active = app.store.active_plans(who.tenant).await?;
-        check_cycle(&plan, &active)?;
-        let risks = risks(app, who, &plan, &active).await?;
+        let seen: Vec<_> = active.iter().map(|active| (active.workflow, active.version)).collect();
+        let risks = risks(app, who, &plan, active).await?;
         if !risks.is_empty() && !accepts {
             return Err(refused(number, &risks));
         }
-        let seen: Vec<_> = active.iter().map(|active| (active.workflow, active.version)).collect();
         let accepted: Vec<String> = risks.iter().map(told).collect();
         let activation =
             Activation { number: Some(number), triggers: &triggers, seen: Some(&seen), accepted: &accepted };
@@ -49,25 +50,32 @@ pub(super) async fn activate(
     Err(Problem::new(Code::Conflict, "other versions are being activated at the same time; try again"))
 }
 
+/// What touches side effects, of what is different from the active version.
+///
+/// # Errors
+/// If it would start itself, by way of what is active.
+async fn risks(
+    app: &App,
+    who: &Principal,
+    plan: &Arc<Plan>,
+    active: Vec<ActivePlan>,
+) -> Result<Vec<Change>, Problem> {
+    let new = Arc::clone(plan);
+    let judge = move || {
+        check_cycle(&new, &active)?;
+        let old = active.iter().find(|active| active.name == new.workflow());
+        old.map(|old| read_plan(&old.plan).map(Arc::new)).transpose()
+    };
+    let Some(old) = app.aside.compute(who.tenant, judge).await?? else { return Ok(vec![]) };
+    let diff = between(app, who, old, Arc::clone(plan)).await?;
+    Ok(diff.changes.into_iter().filter(|change| change.risk.is_some()).collect())
+}
+
 fn check_cycle(plan: &Plan, active: &[ActivePlan]) -> Result<(), Problem> {
     let Some(way) = plan.way_back(&links(active)) else { return Ok(()) };
     let detail = cycle_message(&way);
     let error = FieldError::new(Code::Cycle, "", detail.clone());
     Err(Problem::new(Code::DefinitionInvalid, detail).with_errors(vec![error]))
-}
-
-/// What touches side effects, of what is different from the active version.
-async fn risks(
-    app: &App,
-    who: &Principal,
-    plan: &Plan,
-    active: &[ActivePlan],
-) -> Result<Vec<Change>, Problem> {
-    let Some(active) = active.iter().find(|active| active.name == plan.workflow()) else {
-        return Ok(vec![]);
-    };
-    let diff = between(app, who, &read_plan(&active.plan)?, plan).await?;
-    Ok(diff.changes.into_iter().filter(|change| change.risk.is_some()).collect())
 }
 
 fn refused(number: u32, risks: &[Change]) -> Problem {

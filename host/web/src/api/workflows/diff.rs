@@ -1,18 +1,18 @@
 //! What tells two versions of a workflow apart.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::id::Digest;
 use counterfoil_domain::limits::{ERROR_TEXT_BYTES_MAX, bounded_text};
 use counterfoil_domain::workflow::Plan;
 use counterfoil_domain::workflow::diff::{Change, Diff, FieldChange, Grants, diff};
-use counterfoil_domain::workflow::plan::NodeKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::api::runs::read_plan;
+use crate::api::runs::plan_of;
 use crate::auth::Principal;
 use crate::problem::Problem;
 use crate::state::App;
@@ -95,23 +95,25 @@ pub(super) fn told(change: &Change) -> String {
 }
 
 /// Compares a plan with an older one, by what the blocks of both may do.
-pub(super) async fn between(app: &App, who: &Principal, old: &Plan, new: &Plan) -> Result<Diff, Problem> {
-    let blocks = |plan: &Plan| {
-        let block = |kind: &NodeKind| match kind {
-            NodeKind::Block { digest, .. } => Some(*digest),
-            _ => None,
-        };
-        plan.nodes().iter().filter_map(|node| block(&node.kind)).collect::<BTreeSet<Digest>>()
-    };
-    let digests: Vec<Digest> = blocks(old).union(&blocks(new)).copied().collect();
+pub(super) async fn between(
+    app: &App,
+    who: &Principal,
+    old: Arc<Plan>,
+    new: Arc<Plan>,
+) -> Result<Diff, Problem> {
+    let digests: BTreeSet<Digest> = old.blocks().chain(new.blocks()).collect();
+    let digests: Vec<Digest> = digests.into_iter().collect();
     let described = app.store.descriptors(who.tenant, &digests).await?;
-    // What cannot be read is not known, and counts as the worst.
-    let effects = |descriptor| Some(serde_json::from_value::<Descriptor>(descriptor).ok()?.effects);
-    let grants: Grants = described
-        .into_iter()
-        .filter_map(|(digest, descriptor)| Some((digest, effects(descriptor)?)))
-        .collect();
-    Ok(diff(old, new, &grants))
+    let compare = move || {
+        // What cannot be read is not known, and counts as the worst.
+        let effects = |descriptor| Some(serde_json::from_value::<Descriptor>(descriptor).ok()?.effects);
+        let grants: Grants = described
+            .into_iter()
+            .filter_map(|(digest, descriptor)| Some((digest, effects(descriptor)?)))
+            .collect();
+        diff(&old, &new, &grants)
+    };
+    app.aside.compute(who.tenant, compare).await
 }
 
 /// The number of the active version of a workflow, and what is different from it.
@@ -119,9 +121,9 @@ pub(super) async fn active_diff(
     app: &App,
     who: &Principal,
     name: &str,
-    plan: &Plan,
+    plan: &Arc<Plan>,
 ) -> Result<Option<(u32, Diff)>, Problem> {
     let Some(active) = app.store.active(who.tenant, name).await? else { return Ok(None) };
-    let diff = between(app, who, &read_plan(&active.plan)?, plan).await?;
-    Ok(Some((active.number, diff)))
+    let old = plan_of(app, who, active.plan).await?;
+    Ok(Some((active.number, between(app, who, old, Arc::clone(plan)).await?)))
 }

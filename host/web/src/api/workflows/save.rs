@@ -1,12 +1,14 @@
 //! From the text of a definition to a saved version.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, WorkflowVersionId};
 use counterfoil_domain::workflow::{self, Authored, Links, Surroundings, Version, is_name};
 use counterfoil_store::workflow::{ActivePlan, NewVersion};
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
@@ -53,18 +55,31 @@ pub(super) struct Held {
 }
 
 /// Checks a definition against the blocks that there are, and compiles it.
-pub(super) async fn compile(app: &App, who: &Principal, name: &str, source: &str) -> Result<Held, Problem> {
+pub(super) async fn compile(
+    app: &App,
+    who: &Principal,
+    name: &str,
+    source: &Arc<str>,
+) -> Result<Held, Problem> {
     if !is_name(name) {
         return Err(Problem::bad_request(
             "a workflow's name is a lowercase letter, then letters, digits and hyphens",
         ));
     }
-    let authored = Authored::read(source).map_err(|problem| invalid(vec![problem]))?;
-    let names: Vec<String> = authored.blocks().into_iter().collect();
-    let blocks = app.store.newest_blocks(who.tenant, &names).await?;
-    let version = authored.compile(&blocks).map_err(invalid)?;
-    let active = app.store.active_plans(who.tenant).await?;
-    if let Some(problem) = authored.cycle(&version, &links(&active)) {
+    let text = Arc::clone(source);
+    let read = move || Authored::read(&text).map(|authored| (authored.blocks(), authored));
+    let (names, authored) =
+        app.aside.compute(who.tenant, read).await?.map_err(|problem| invalid(vec![problem]))?;
+    let names: Vec<String> = names.into_iter().collect();
+    let around = Around::of(app, who, &names).await?;
+    let name = name.to_owned();
+    app.aside.compute(who.tenant, move || held(&authored, &name, &around)).await?
+}
+
+/// A definition for `name`, compiled, if it holds.
+fn held(authored: &Authored, name: &str, around: &Around) -> Result<Held, Problem> {
+    let version = authored.compile(&around.blocks).map_err(invalid)?;
+    if let Some(problem) = authored.cycle(&version, &links(&around.active)) {
         return Err(invalid(vec![problem]));
     }
     if version.definition.name != name {
@@ -72,31 +87,44 @@ pub(super) async fn compile(app: &App, who: &Principal, name: &str, source: &str
             format!("the definition's name is `{}`, the path's is `{name}`", version.definition.name);
         return Err(Problem::bad_field("/name", detail));
     }
-    let around = surroundings(app, who, &blocks, &active).await?;
-    let warnings = authored.warnings(&version.definition, &around);
+    let warnings = authored.warnings(&version.definition, &around.surroundings());
     Ok(Held { version, warnings: warnings.into_iter().map(told).collect() })
 }
 
-/// What a workflow that uses these blocks may find around it.
-async fn surroundings(
-    app: &App,
-    who: &Principal,
-    blocks: &BTreeMap<String, Digest>,
-    active: &[ActivePlan],
-) -> Result<Surroundings, Problem> {
-    let connections = app.store.connections(who.tenant).await?;
-    let digests: Vec<Digest> = blocks.values().copied().collect();
-    let described: BTreeMap<Digest, Value> =
-        app.store.descriptors(who.tenant, &digests).await?.into_iter().collect();
-    // Of a descriptor that a newer host wrote, nothing is known.
-    let described = |(name, digest): (&String, &Digest)| {
-        Some((name.clone(), serde_json::from_value(described.get(digest)?.clone()).ok()?))
-    };
-    Ok(Surroundings {
-        active: active.iter().map(|active| active.name.clone()).collect(),
-        connections: connections.into_iter().map(|connection| connection.name).collect(),
-        blocks: blocks.iter().filter_map(described).collect(),
-    })
+/// What there is around a workflow that uses these blocks, as it is stored.
+struct Around {
+    blocks: BTreeMap<String, Digest>,
+    described: BTreeMap<Digest, Value>,
+    active: Vec<ActivePlan>,
+    connections: Vec<String>,
+}
+
+impl Around {
+    async fn of(app: &App, who: &Principal, blocks: &[String]) -> Result<Self, Problem> {
+        let blocks = app.store.newest_blocks(who.tenant, blocks).await?;
+        let digests: Vec<Digest> = blocks.values().copied().collect();
+        let described = app.store.descriptors(who.tenant, &digests).await?;
+        let active = app.store.active_plans(who.tenant).await?;
+        let connections = app.store.connections(who.tenant).await?;
+        Ok(Self {
+            blocks,
+            described: described.into_iter().collect(),
+            active,
+            connections: connections.into_iter().map(|connection| connection.name).collect(),
+        })
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        // Of a descriptor that a newer host wrote, nothing is known.
+        let described = |(name, digest): (&String, &Digest)| {
+            Some((name.clone(), Descriptor::deserialize(self.described.get(digest)?).ok()?))
+        };
+        Surroundings {
+            active: self.active.iter().map(|active| active.name.clone()).collect(),
+            connections: self.connections.iter().cloned().collect(),
+            blocks: self.blocks.iter().filter_map(described).collect(),
+        }
+    }
 }
 
 /// How the active workflows start each other.
@@ -130,17 +158,23 @@ pub(super) async fn save(
     source: &str,
     Held { version, warnings }: Held,
 ) -> Result<Saved, Problem> {
-    let plan = json!(version.plan);
-    let diff = active_diff(app, who, name, &version.plan).await?;
-    let new = NewVersion {
-        workflow: app.new_id().into(),
-        version: app.new_id().into(),
-        definition_hash: hash(&version.canonical, &plan),
-        definition: serde_json::from_str(&version.canonical).unwrap_or(Value::Null),
-        source: source.into(),
-        listened: version.plan.listened(),
-        plan,
+    let Version { canonical, plan, .. } = version;
+    let plan = Arc::new(plan);
+    let diff = active_diff(app, who, name, &plan).await?;
+    let (workflow, id, source) = (app.new_id().into(), app.new_id().into(), source.to_owned());
+    let new = move || {
+        let written = json!(*plan);
+        NewVersion {
+            workflow,
+            version: id,
+            definition_hash: hash(&canonical, &written),
+            definition: serde_json::from_str(&canonical).unwrap_or(Value::Null),
+            source,
+            listened: plan.listened(),
+            plan: written,
+        }
     };
+    let new = app.aside.compute(who.tenant, new).await?;
     let saved = app.store.save_workflow(who.tenant, name, &new).await?;
     if !saved.unchanged {
         let detail = json!({ "workflow": name, "version": saved.number });
