@@ -17,6 +17,8 @@ const FLUSHERS: usize = 2;
 /// How long one flush is under way before another may begin: while it is quick, what arrives gathers, which costs the
 /// database least; one that waits for a slow disk, or for a lock, holds nobody up.
 const ALONE_FOR: Duration = Duration::from_millis(20);
+/// How often everything that can run is let run once before a flush begins.
+const PASSES_MAX: usize = 8;
 /// Callers beyond these wait until there is room.
 const QUEUE_LEN_MAX: usize = 4_096;
 
@@ -66,6 +68,25 @@ impl<T: Send + 'static, V: Send + 'static> Gather<T, V> {
     }
 }
 
+/// Lets whatever is about to come come first, as long as it does; on an idle host nothing is.
+async fn gather_on<I>(arrivals: &mut mpsc::Receiver<I>, gathered: &mut Vec<I>) {
+    for _ in 0..PASSES_MAX {
+        // Of those that let others run, the last one runs first: whoever did so before this needs the second.
+        for _ in 0..2 {
+            tokio::task::yield_now().await;
+        }
+        let before = gathered.len();
+        while gathered.len() < FLUSH_LEN_MAX
+            && let Ok(arrived) = arrivals.try_recv()
+        {
+            gathered.push(arrived);
+        }
+        if gathered.len() == before {
+            return;
+        }
+    }
+}
+
 async fn run<T, V, F, R>(arrivals: Arc<Mutex<mpsc::Receiver<Waiting<T, V>>>>, alone_for: Duration, flush: F)
 where
     T: Send + 'static,
@@ -80,13 +101,7 @@ where
         if turn.recv_many(&mut gathered, FLUSH_LEN_MAX).await == 0 {
             return;
         }
-        // Whatever is about to come can come first; on an idle host nothing is.
-        tokio::task::yield_now().await;
-        while gathered.len() < FLUSH_LEN_MAX
-            && let Ok(waiting) = turn.try_recv()
-        {
-            gathered.push(waiting);
-        }
+        gather_on(&mut turn, &mut gathered).await;
         let (items, waiting): (Vec<T>, Vec<_>) =
             gathered.into_iter().map(|waiting| (waiting.item, waiting.verdict)).unzip();
         // In a task of its own: one that breaks off takes its own items with it, and nobody who flushes.
@@ -177,6 +192,23 @@ mod tests {
         gate.add_permits(3);
         verdicts(submitted).await;
         assert_eq!(*flushed.lock().expect("whole"), [1, FLUSH_LEN_MAX, 299 - FLUSH_LEN_MAX]);
+    }
+
+    #[tokio::test]
+    async fn what_comes_one_after_the_other_goes_together() {
+        let Gated { gate, flushed, gather } = gated(Duration::from_hours(1));
+        gate.add_permits(PASSES_MAX);
+        let after = |passes| {
+            let gather = Arc::clone(&gather);
+            tokio::spawn(async move {
+                for _ in 0..passes {
+                    tokio::task::yield_now().await;
+                }
+                gather.submit(passes).await.expect("a verdict")
+            })
+        };
+        verdicts((0..4).map(after).collect()).await;
+        assert_eq!(*flushed.lock().expect("whole"), [4]);
     }
 
     #[tokio::test]
