@@ -63,7 +63,7 @@ async fn admit(
             tracing::info!(event = %event.id, workflow = binding.workflow_name, %code, detail, "an event starts no run");
             Ok(None)
         }
-        Ok(Admitted::Started(_) | Admitted::Exists(_)) => Ok(None),
+        Ok(Admitted::Started(_) | Admitted::Begun { .. } | Admitted::Exists(_)) => Ok(None),
         Err(error) if error.is_transient() => Err(error.into()),
         // What the workflow made of the event will never fit: a refusal, rather than an event that is tried for ever.
         Err(error) => {

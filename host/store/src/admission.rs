@@ -69,6 +69,13 @@ pub struct Admission {
 pub enum Admitted {
     /// The run exists from now on.
     Started(RunId),
+    /// So it does, and its first step is under way on this host.
+    Begun {
+        /// The run.
+        run: RunId,
+        /// When it was admitted.
+        at: DateTime<Utc>,
+    },
     /// The start key had started this run before.
     Exists(RunId),
     /// There is no run, now or before.
@@ -90,15 +97,19 @@ impl Store {
         let end = admission.end.as_ref().and_then(|end| end.output.as_ref());
         check_depth(outputs.chain(end).chain([&admission.input]))?;
         let wanted = Wanted { keep: self.place_for(admission), admission: admission.clone() };
-        let Together { mut admitted, is_kept } = self.lane().admissions.submit(wanted).await?;
+        let mut admitted = self.lane().admissions.submit(wanted).await?;
         for _ in 0..TRIES_MAX {
             match admitted {
                 // Its own run stands there already where the answer to an earlier commit was lost.
                 Some(Admitted::Started(run) | Admitted::Exists(run)) if run == admission.run => {
-                    if !is_kept || admission.open.len() > 1 {
+                    self.wake_admitted(admission);
+                    return Ok(Admitted::Started(run));
+                }
+                Some(Admitted::Begun { run, at }) => {
+                    if admission.open.len() > 1 {
                         self.wake_admitted(admission);
                     }
-                    return Ok(Admitted::Started(run));
+                    return Ok(Admitted::Begun { run, at });
                 }
                 Some(admitted) => return Ok(admitted),
                 None => {}

@@ -28,15 +28,15 @@ pub struct KeyRow {
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
-struct Columns {
-    tenant_id: Uuid,
-    id: Uuid,
-    prefix: String,
-    hash: Vec<u8>,
-    scope: String,
-    label: String,
-    created_at: DateTime<Utc>,
-    revoked_at: Option<DateTime<Utc>>,
+pub(crate) struct Columns {
+    pub(crate) tenant_id: Uuid,
+    pub(crate) id: Uuid,
+    pub(crate) prefix: String,
+    pub(crate) hash: Vec<u8>,
+    pub(crate) scope: String,
+    pub(crate) label: String,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) revoked_at: Option<DateTime<Utc>>,
 }
 
 impl TryFrom<Columns> for KeyRow {

@@ -298,7 +298,7 @@ impl House {
             input,
         };
         let admitted = self.work.store.admit(&admission).await?;
-        ensure!(admitted == Admitted::Started(run), "{admitted:?}");
+        ensure!(matches!(admitted, Admitted::Started(_) | Admitted::Begun { .. }), "{admitted:?}");
         Ok(run)
     }
 

@@ -31,20 +31,8 @@ pub(crate) struct Wanted {
     pub(crate) keep: Option<Keep>,
 }
 
-/// What came of an admission.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Together {
-    /// None if it must be made by itself.
-    pub(crate) admitted: Option<Admitted>,
-    /// Its first step has begun.
-    pub(crate) is_kept: bool,
-}
-
-impl From<Option<Admitted>> for Together {
-    fn from(admitted: Option<Admitted>) -> Self {
-        Self { admitted, is_kept: false }
-    }
-}
+/// What came of an admission; none if it must be made by itself.
+pub(crate) type Together = Option<Admitted>;
 
 /// Admits runs as they come.
 pub(crate) fn flush_admissions(
@@ -66,7 +54,7 @@ pub(crate) fn flush_admissions(
             flushed.unwrap_or_else(|error| {
                 // Each is tried by itself, so that one bad row fails none but its own.
                 tracing::debug!(error = &error as &dyn std::error::Error, "runs were not admitted together");
-                vec![Together::default(); admissions.len()]
+                vec![None; admissions.len()]
             })
         })
     }
@@ -81,7 +69,7 @@ async fn by_itself(
     keep: Option<Keep>,
 ) -> Result<Together, StoreError> {
     let Some(Keep { host, lease: time, take }) = keep else {
-        return Ok(alone(pool, admission).await?.into());
+        return alone(pool, admission).await;
     };
     faults.reach(Site::BeforeClaim);
     let lease = Lease { host, id: LeaseId(Uuid::now_v7()), time };
@@ -94,27 +82,26 @@ async fn by_itself(
         begun => begun?,
     };
     match begun {
-        Some(first) => {
-            let is_kept = first.is_some();
-            if let Some((step, run)) = first {
-                faults.reach(Site::AfterClaim);
-                take(step, run);
-            }
-            Ok(Together { admitted: Some(Admitted::Started(admission.run)), is_kept })
+        Some(Some((step, run))) => {
+            faults.reach(Site::AfterClaim);
+            let at = run.admitted_at;
+            take(step, run);
+            Ok(Some(Admitted::Begun { run: admission.run, at }))
         }
-        None => Ok(alone(pool, admission).await?.into()),
+        Some(None) => Ok(Some(Admitted::Started(admission.run))),
+        None => alone(pool, admission).await,
     }
 }
 
 async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>, StoreError> {
-    let mut flushed = vec![Together::default(); admissions.len()];
+    let mut flushed: Vec<Together> = vec![None; admissions.len()];
     let going = first_of_each(admissions);
     let mut tx = begin(pool).await?;
     hold_records(&mut tx, &going).await?;
     let before = before(&mut tx, &going).await?;
     let (mut wanted, mut refused) = (vec![], vec![]);
     for ((n, admission), before) in going.into_iter().zip(before) {
-        flushed[n].admitted = Some(match (refusal(admission, &before), before.admitted) {
+        flushed[n] = Some(match (refusal(admission, &before), before.admitted) {
             (_, Some(admitted)) => admitted,
             (Some((code, detail)), None) => {
                 if let Trigger::Event { event, .. } = admission.trigger {
@@ -130,7 +117,7 @@ async fn flush(pool: &PgPool, admissions: &[Admission]) -> Result<Vec<Together>,
     }
     insert_refusals(&mut tx, &refused).await?;
     if !wanted.is_empty() && !insert(&mut tx, &wanted).await? {
-        return undo(tx, vec![Together::default(); admissions.len()]).await;
+        return undo(tx, vec![None; admissions.len()]).await;
     }
     let inline = wanted.iter().flat_map(|admission| admission.inline_steps());
     insert_inline(&mut tx, &inline.collect::<Vec<_>>()).await?;

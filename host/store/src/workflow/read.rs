@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::{ActivePlan, ActiveVersion, VersionFull, VersionRow, WorkflowRow, WorkflowView};
 use crate::error::Row;
+use crate::key::{self, KeyRow};
 use crate::page::Page;
 use crate::{Store, StoreError};
 use crate::{share, value};
@@ -217,5 +218,49 @@ impl Store {
             plan: found.plan,
             paused: found.paused,
         }))
+    }
+
+    /// The key with that prefix, revoked or not, and what a new run of its tenant's workflow of that name is pinned to: in one
+    /// look, for whoever waits for a run to start.
+    pub async fn key_and_active(
+        &self,
+        prefix: &str,
+        name: &str,
+    ) -> Result<Option<(KeyRow, Option<ActiveVersion>)>, StoreError> {
+        let found = sqlx::query!(
+            r#"SELECT k.tenant_id, k.id, k.prefix, k.hash, k.scope, k.label, k.created_at, k.revoked_at,
+                 w.id AS "workflow_id?", w.paused AS "paused?", v.id AS "version_id?", v.number AS "number?",
+                 v.plan AS "plan?"
+             FROM api_keys k
+             LEFT JOIN workflows w ON w.tenant_id = k.tenant_id AND w.name = $2
+             LEFT JOIN workflow_versions v ON v.tenant_id = w.tenant_id AND v.id = w.active_version_id
+             WHERE k.prefix = $1"#,
+            prefix,
+            name,
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(found) = found else { return Ok(None) };
+        let key = key::Columns {
+            tenant_id: found.tenant_id,
+            id: found.id,
+            prefix: found.prefix,
+            hash: found.hash,
+            scope: found.scope,
+            label: found.label,
+            created_at: found.created_at,
+            revoked_at: found.revoked_at,
+        };
+        let key = KeyRow::try_from(key)?;
+        let version = found.version_id.zip(found.number).zip(found.plan);
+        let Some(((workflow, paused), ((version, number), plan))) =
+            found.workflow_id.zip(found.paused).zip(version)
+        else {
+            return Ok(Some((key, None)));
+        };
+        let row = Row { table: "workflow_versions", id: WorkflowVersionId(version) };
+        let number = value::count(&row, "number", number)?;
+        let active = ActiveVersion { workflow: workflow.into(), version: row.id, number, plan, paused };
+        Ok(Some((key, Some(active))))
     }
 }

@@ -124,7 +124,7 @@ async fn a_start_key_starts_one_run() {
             .iter()
             .map(|admitted| match admitted {
                 Admitted::Started(run) | Admitted::Exists(run) => *run,
-                Admitted::Refused { .. } => panic!("round {round}: {admitted:?}"),
+                Admitted::Begun { .. } | Admitted::Refused { .. } => panic!("round {round}: {admitted:?}"),
             })
             .collect();
         let seen = world.store.event(world.tenant, event).await.expect("reads").expect("exists");

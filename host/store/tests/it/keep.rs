@@ -47,8 +47,9 @@ async fn a_first_step_that_is_kept_is_as_one_that_is_claimed() {
     let world = World::new().await;
     let mut taken = keep(&world.store);
     let admission = world.admission(&["a", "b"]);
-    assert_eq!(world.store.admit(&admission).await.expect("admits"), Admitted::Started(admission.run));
+    let admitted = world.store.admit(&admission).await.expect("admits");
     let (step, run) = taken.steps.try_recv().expect("it has begun before the admission is answered");
+    assert_eq!(admitted, Admitted::Begun { run: admission.run, at: run.admitted_at });
     let other = one(world.claim(LEASE).await);
     let as_claimed = Claimed {
         fence: Fence { step: step_id(admission.run, "a", &[]), lease: step.fence.lease, ..other.fence },
@@ -198,9 +199,10 @@ async fn a_first_step_begins_although_the_answer_to_its_admission_was_lost() {
     for loses in [false, true] {
         let admission = world.admission(&["a", "b"]);
         wire.loses.store(loses, Ordering::SeqCst);
-        assert_eq!(store.admit(&admission).await.expect("admits"), Admitted::Started(admission.run));
+        let admitted = store.admit(&admission).await.expect("admits");
         assert!(!wire.loses.load(Ordering::SeqCst), "an answer was lost");
         let (step, run) = taken.steps.try_recv().expect("it has begun before the admission is answered");
+        assert_eq!(admitted, Admitted::Begun { run: admission.run, at: run.admitted_at });
         assert!(taken.steps.is_empty(), "and once");
         let other = one(world.claim(LEASE).await);
         assert_eq!((other.run, other.place.node.as_str()), (admission.run, "b"));

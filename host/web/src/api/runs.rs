@@ -24,7 +24,7 @@ use self::signal::{SignalIn, SignalSent};
 use self::start::RunIn;
 use super::effects::{Effect, effects};
 use super::timeline::{Timeline, timeline};
-use crate::auth::{Caller, Operator, Principal, Viewer};
+use crate::auth::{Caller, Operator, Principal, Starter, Viewer};
 use crate::extract::{Json, JsonBody, Named, Params, Raw, from_json};
 use crate::idempotency::Creating;
 use crate::list::{ListParams, Listed};
@@ -152,13 +152,13 @@ struct RunParams {
     security(("key" = ["operator"])))]
 async fn start(
     State(app): Shared,
-    caller: Caller<Operator>,
+    starter: Starter,
     creating: Creating,
-    Named(name): Named<String>,
     body: JsonBody<RunIn>,
 ) -> Result<Response, Problem> {
-    let work = start::start(&app, &caller, &creating, &name, body.value);
-    creating.once(&app, caller.tenant, &body.bytes, work).await
+    let tenant = starter.caller.tenant;
+    let work = start::start(&app, starter, &creating, body.value);
+    creating.once(&app, tenant, &body.bytes, work).await
 }
 
 /// List runs
