@@ -66,6 +66,7 @@ fn guard(work: &Work, receipts: bool) -> anyhow::Result<Guard> {
         // The answer goes with the end of its step, as it does behind a block that ends at once.
         answer_wait: Duration::from_secs(1),
         absence_margin: Duration::ZERO,
+        record_for: Duration::from_mins(1),
         receipts,
     };
     // Its connection has no secrets, so that the file is never read.

@@ -29,6 +29,9 @@ use crate::exit::{Exit, Failure};
 /// What is being answered when a host is told to stop may take this long: an upload is the longest.
 const ANSWERS_END_MAX: Duration = Duration::from_secs(10);
 
+/// A database that is restarted is back in seconds; what is away for longer than a minute is not restarted.
+const RECORD_FOR: Duration = Duration::from_mins(1);
+
 /// One host: it serves nobody and runs nothing until [`Host::run`].
 pub(crate) struct Host {
     store: Store,
@@ -144,6 +147,7 @@ impl Host {
             lease: config.engine.lease,
             timeout: config.effects.timeout,
             answer_wait: config.effects.answer_wait,
+            record_for: RECORD_FOR,
             absence_margin: config.effects.absence_margin,
             receipts: config.effects.receipts,
         };

@@ -19,6 +19,10 @@ pub use self::state::{Actor, IllegalMove, Move, ReceiptState, Transition};
 use crate::effect::Safety;
 use crate::id::{EffectId, LeaseId, Place, RunId, StepId, TenantId};
 
+/// Why a dispatch is unknown whose host says nothing of it. Whoever finds it cannot tell the one from the other.
+pub const UNRECORDED: &str =
+    "its host recorded no answer: it was lost, or the database was away for longer than it waits";
+
 /// A receipt, as it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {

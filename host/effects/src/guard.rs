@@ -1,6 +1,7 @@
 //! The guard: the one door out. It decides from the journal, makes the receipt durable, makes the call, and records what
 //! the answer means. A call whose execution is gone still records its own answer.
 
+mod alone;
 mod answer;
 mod connection;
 mod dispatch;
@@ -21,11 +22,11 @@ use counterfoil_domain::ports::{EffectPort, Faults, Site};
 use counterfoil_domain::receipt::identity::{EPOCH, Slot};
 use counterfoil_domain::receipt::journal::{Call, Decision};
 use counterfoil_domain::receipt::{
-    Actor, Move, Receipt, ReceiptState, Recorded, SlotKey, Standing, Transition,
+    Actor, Move, Receipt, ReceiptState, Recorded, SlotKey, Standing, Transition, UNRECORDED,
 };
 use counterfoil_domain::step::Stop;
 use counterfoil_domain::workflow::{NAME_LEN_MAX, is_name};
-use counterfoil_store::settle::{Change, OwnWrite};
+use counterfoil_store::settle::Change;
 use counterfoil_store::{Store, StoreError};
 
 pub(crate) use self::connection::Known;
@@ -49,15 +50,14 @@ pub struct GuardConfig {
     /// How long an answer may wait for its step's end before it is written alone; on a host whose steps usually take longer
     /// to come to it, up to 256 times as long. Zero writes each at once.
     pub answer_wait: Duration,
+    /// How long an answer that no step's end has taken with it is tried to be written, before it is lost.
+    pub record_for: Duration,
     /// Clock differences, scheduling, and the kernel's own queues: added before an absence counts as known.
     pub absence_margin: Duration,
     /// Off only to prove that the crash tests notice: no receipt is written before the call.
     pub receipts: bool,
 }
 
-/// Between tries to write an answer that would be lost otherwise: a restart of the database takes seconds, and what is away for
-/// longer than a minute is not restarted.
-const RECORD_PAUSES_MS: [u64; 8] = [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000];
 /// A journal that keeps moving between decision and dispatch is read anew this often.
 const DECISIONS_MAX: u32 = 8;
 /// A connection that keeps changing between judgement and dispatch is read anew this often.
@@ -124,24 +124,6 @@ impl Guard {
         self.inner.went_on(&mut progress);
         let own = progress.take_changes();
         Finished { writes, own, lose: std::mem::take(&mut progress.lose), stop: progress.stop.take() }
-    }
-
-    /// Writes answers that no step's end took with it, lease or no lease. Nobody else knows them, so that a database which is away
-    /// is waited for.
-    pub async fn record_alone(&self, writes: Vec<OwnWrite>) {
-        let mut unwritten = self.inner.record_alone(writes).await.unwritten;
-        for pause_ms in RECORD_PAUSES_MS {
-            if unwritten.is_empty() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-            unwritten = self.inner.record_alone(unwritten).await.unwritten;
-        }
-        for write in unwritten {
-            if let OwnWrite::Answer(lost) = write {
-                tracing::error!(receipt = %lost.receipt(), "an answer is lost; its receipt becomes unknown");
-            }
-        }
     }
 }
 
@@ -383,7 +365,7 @@ fn transition(
 }
 
 fn lost_host(tenant: counterfoil_domain::id::TenantId, id: EffectId) -> Option<Transition> {
-    let what = Move::Lose { reason: "its host was lost before an answer was recorded".into() };
+    let what = Move::Lose { reason: UNRECORDED.into() };
     Transition::new(tenant, id, ReceiptState::Dispatched, Actor::Host, what).ok()
 }
 

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use super::answer::Recorded;
 use super::identity::SlotKey;
 use super::state::ReceiptState;
-use super::{Receipt, Standing};
+use super::{Receipt, Standing, UNRECORDED};
 use crate::effect::{EffectFailure, Safety};
 use crate::id::{EffectId, LeaseId};
 use crate::step::Stop;
@@ -95,7 +95,7 @@ impl Journal {
     pub fn lose(&mut self, id: EffectId, at: DateTime<Utc>) {
         for receipt in self.receipts.iter_mut().filter(|receipt| receipt.id == id) {
             if let Standing::Dispatched { at: dispatched_at, .. } = receipt.standing {
-                let reason = "its host was lost before an answer was recorded".into();
+                let reason = UNRECORDED.into();
                 receipt.standing = Standing::Unknown { reason, dispatched_at, absence_known_at: at };
             }
         }

@@ -7,28 +7,16 @@ use counterfoil_domain::effect::{EffectFailure, EffectReply, Safety};
 use counterfoil_domain::ports::Site;
 use counterfoil_domain::receipt::answer::{AfterRefusal, Exchanged, Meaning, meaning, provider_receipt_id};
 use counterfoil_domain::receipt::{
-    Actor, Move, Receipt, ReceiptState, Recorded, RequestFacts, Standing, Transition,
+    Move, Receipt, ReceiptState, Recorded, RequestFacts, Standing, Transition,
 };
 use counterfoil_domain::step::Stop;
-use counterfoil_store::settle::{OwnWrite, Swap};
+use counterfoil_store::settle::OwnWrite;
 
 use super::connection::Limits;
 use super::{Inner, Sendable, database, transition};
 use crate::client::SendWindow;
 use crate::execution::{Execution, Placed};
 use crate::kind::{Act, Outside, Prepared};
-
-/// A database that fails twice in a row is not asked a third time: the step's own end asks it next.
-const RECORD_TRIES_MAX: usize = 3;
-
-/// What came of answers that were written by themselves.
-pub(crate) struct Alone {
-    /// Every one that was written is what is recorded of its effect. If not, an execution that goes on has heard what no
-    /// re-run will hear.
-    stand: bool,
-    /// What the database would not take now.
-    pub(crate) unwritten: Vec<OwnWrite>,
-}
 
 impl Inner {
     /// Makes the call of a dispatched receipt, and records what its answer means.
@@ -109,7 +97,7 @@ impl Inner {
             return Ok(());
         }
         if finished || self.config.answer_wait.is_zero() {
-            let alone = self.record_alone(writes).await;
+            let alone = self.record_alone(writes, None).await;
             self.faults.reach(Site::AfterAnswerRecorded);
             unwritten.extend(alone.unwritten);
             // Something else is recorded: that is what the step must hear, from its journal.
@@ -135,7 +123,7 @@ impl Inner {
                 writes.partition(|write| matches!(write, OwnWrite::Answer(_)));
             *unwritten = own;
             if !answers.is_empty() {
-                let alone = inner.record_alone(answers).await;
+                let alone = inner.record_alone(answers, None).await;
                 inner.faults.reach(Site::AfterAnswerRecorded);
                 unwritten.extend(alone.unwritten);
                 if !alone.stand {
@@ -157,57 +145,6 @@ impl Inner {
                 transition(other, other.standing.state(), what).ok()
             })
             .collect()
-    }
-
-    /// Writes answers by themselves, each with what it means for its slot, lease or no lease.
-    pub(crate) async fn record_alone(&self, writes: Vec<OwnWrite>) -> Alone {
-        let mut answers: Vec<Vec<Transition>> = vec![];
-        for write in writes {
-            // A read-only answer belongs to its step alone.
-            let OwnWrite::Answer(transition) = write else { continue };
-            match answers.last_mut() {
-                // It follows from the answer before it.
-                Some(answer) if matches!(transition.what(), Move::VerifyBySibling { .. }) => {
-                    answer.push(transition);
-                }
-                _ => answers.push(vec![transition]),
-            }
-        }
-        let mut alone = Alone { stand: true, unwritten: vec![] };
-        for answer in answers {
-            match self.record_answer(&answer).await {
-                Some(stands) => alone.stand &= stands,
-                None => alone.unwritten.extend(answer.into_iter().map(OwnWrite::Answer)),
-            }
-        }
-        alone
-    }
-
-    /// Whether the answer is what is recorded now; none if the database could not be used.
-    async fn record_answer(&self, answer: &[Transition]) -> Option<bool> {
-        let (receipt, to) = answer.first().map(|answer| (answer.receipt(), answer.to()))?;
-        let late: Vec<Transition> = answer.iter().filter_map(from_unknown).collect();
-        let (mut is_late, mut may_be_written) = (false, false);
-        for _ in 0..RECORD_TRIES_MAX {
-            let transitions = if is_late { &late } else { answer };
-            match self.store.record_answer(transitions).await {
-                Ok(Swap::Moved) => return Some(true),
-                Ok(Swap::Lost { found }) if may_be_written && found == Some(to) => return Some(true),
-                Ok(Swap::Lost { found: Some(ReceiptState::Unknown) }) if !is_late => {
-                    tracing::info!(%receipt, "an answer is late");
-                    is_late = true;
-                }
-                Ok(Swap::Lost { found }) => {
-                    tracing::info!(%receipt, ?found, "an answer came after its receipt was settled");
-                    return Some(false);
-                }
-                Err(error) => {
-                    tracing::warn!(%receipt, error = &error as &dyn std::error::Error, "an answer could not be recorded");
-                    may_be_written |= error.is_transient();
-                }
-            }
-        }
-        None
     }
 
     /// Carries out what changes nothing, and journals what came of it.
@@ -296,10 +233,4 @@ impl Inner {
             }
         }
     }
-}
-
-/// The same answer, arriving after its receipt was declared unknown.
-fn from_unknown(transition: &Transition) -> Option<Transition> {
-    let (tenant, receipt) = (transition.tenant(), transition.receipt());
-    Transition::new(tenant, receipt, ReceiptState::Unknown, Actor::Host, transition.what().clone()).ok()
 }

@@ -37,6 +37,9 @@ use serde_json::json;
 /// Long beside any call of these tests.
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
 
+/// Longer than an answer has to wait in any of these tests but the one that gives it up.
+pub(crate) const RECORD_FOR: Duration = Duration::from_secs(3);
+
 /// A guard, a provider behind the connection `p`, and work to do.
 pub(crate) struct Desk {
     pub(crate) work: Work,
@@ -198,6 +201,7 @@ pub(crate) fn guard_with(
         timeout: Duration::from_secs(5),
         answer_wait,
         absence_margin: Duration::ZERO,
+        record_for: RECORD_FOR,
         receipts: true,
     };
     Ok(Guard::new(work.store.clone(), client, secrets, config, Arc::new(NoFaults)))

@@ -358,6 +358,7 @@ impl House {
             timeout: Duration::from_secs(10),
             answer_wait: Duration::from_millis(1),
             absence_margin: Duration::ZERO,
+            record_for: Duration::from_mins(1),
             receipts: true,
         };
         let secrets = Secrets::new("/nowhere".into(), |_| {});

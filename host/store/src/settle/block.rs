@@ -1,6 +1,7 @@
 //! An execution that met an outcome which is unknown.
 
 use counterfoil_domain::id::{Place, TenantId};
+use counterfoil_domain::receipt::UNRECORDED;
 use counterfoil_domain::timeline::Ended;
 
 use super::{BlockVerdict, Blocking, Written, write};
@@ -9,9 +10,6 @@ use crate::step::{Leave, Wait, hold, leave};
 use crate::transaction::{Tx, begin, undo};
 use crate::value;
 use crate::{Store, StoreError};
-
-/// Why a receipt is unknown that nobody gave a reason for.
-const HOST_LOST: &str = "its host was lost before an answer was recorded";
 
 impl Store {
     /// Blocks a step until what is unknown of it is settled. If that has happened meanwhile, the step is ready again, in
@@ -73,7 +71,7 @@ async fn lose_the_rest(tx: &mut Tx, tenant: TenantId, place: &Place) -> Result<b
     )
     .fetch_all(&mut **tx)
     .await?;
-    lose_all(tx, tenant, dispatched, HOST_LOST).await?;
+    lose_all(tx, tenant, dispatched, UNRECORDED).await?;
     let is_unknown = sqlx::query_scalar!(
         r#"SELECT EXISTS (
              SELECT FROM receipts

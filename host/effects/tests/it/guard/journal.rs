@@ -1,6 +1,7 @@
 //! What a re-run, a new attempt and a second host are told, and that nothing is sent for it.
 
 use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use counterfoil_domain::effect::{Answer, EffectReply, Safety};
@@ -31,18 +32,88 @@ async fn a_recorded_answer_is_handed_over_and_not_asked_for_again() -> anyhow::R
 #[tokio::test]
 async fn an_answer_that_nobody_else_knows_waits_for_a_database_that_is_away() -> anyhow::Result<()> {
     const LONGER_THAN_TRIES_IN_A_ROW: Duration = Duration::from_millis(500);
-    let desk = Desk::new().await?;
-    desk.work.admit("charge").await?;
-    let first = desk.begin().await?;
-    desk.perform(&first, call("POST", "/charges", Some("charge"), None)).await;
-    let finished = desk.guard.finish(first.fence.lease).await;
-    desk.work.execute("ALTER TABLE receipts RENAME TO receipts_that_are_away").await?;
-    let mut recording = pin!(desk.guard.record_alone(finished.writes));
-    assert!(timeout(LONGER_THAN_TRIES_IN_A_ROW, &mut recording).await.is_err(), "it was given up");
-    desk.work.execute("ALTER TABLE receipts_that_are_away RENAME TO receipts").await?;
-    recording.await;
-    assert_eq!(desk.work.receipts().await?, ["charge:0 committed"]);
+    for (comes_back, receipts, said) in [
+        (
+            true,
+            ["charge:0 committed"],
+            ["WARN an answer cannot be recorded now", "INFO an answer that had to wait is recorded"],
+        ),
+        (
+            false,
+            ["charge:0 unknown"],
+            [
+                "WARN an answer cannot be recorded now",
+                "ERROR an answer is lost, since it could not be recorded",
+            ],
+        ),
+    ] {
+        let desk = Desk::new().await?;
+        desk.work.admit("charge").await?;
+        let first = desk.begin().await?;
+        desk.perform(&first, call("POST", "/charges", Some("charge"), None)).await;
+        let finished = desk.guard.finish(first.fence.lease).await;
+        let log = Log::default();
+        let listening = log.listen();
+        desk.work.execute("ALTER TABLE receipts RENAME TO receipts_that_are_away").await?;
+        let mut recording = pin!(desk.guard.record_alone(finished.writes));
+        assert!(timeout(LONGER_THAN_TRIES_IN_A_ROW, &mut recording).await.is_err(), "it was given up");
+        if !comes_back {
+            (&mut recording).await;
+        }
+        desk.work.execute("ALTER TABLE receipts_that_are_away RENAME TO receipts").await?;
+        if comes_back {
+            recording.await;
+        }
+        drop(listening);
+        let lines = log.of("an answer");
+        assert_eq!(lines.len(), said.len(), "{lines:#?}");
+        for (line, said) in lines.iter().zip(said) {
+            assert!(line.contains(said) && line.contains("receipt=eff_"), "{line}");
+        }
+        if !comes_back {
+            desk.work.let_time_pass().await?;
+            let second = desk.begin().await?;
+            desk.perform(&second, call("POST", "/charges", Some("charge"), None)).await;
+            assert_eq!(desk.end(&second).await?, "blocked");
+            let told = "SELECT count(*) FROM receipts WHERE reason LIKE '%the database was away%'";
+            assert_eq!(desk.work.count(told).await?, 1);
+        }
+        assert_eq!(desk.work.receipts().await?, receipts);
+    }
     Ok(())
+}
+
+/// What this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || log.clone())
+            .with_ansi(false)
+            .with_target(false)
+            .without_time();
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    /// The lines that speak of it.
+    fn of(&self, what: &str) -> Vec<String> {
+        let text = self.0.lock().expect("whole").clone();
+        let text = String::from_utf8(text).expect("text");
+        text.lines().filter(|line| line.contains(what)).map(|line| line.trim().to_owned()).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("whole").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test]

@@ -142,6 +142,7 @@ fn strict(desk: &Desk) -> anyhow::Result<Guard> {
         timeout: Duration::from_secs(5),
         answer_wait: Duration::from_hours(1),
         absence_margin: Duration::ZERO,
+        record_for: Duration::from_mins(1),
         receipts: true,
     };
     let keyless = Secrets::new("/nowhere".into(), |_| {});
