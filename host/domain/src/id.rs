@@ -32,7 +32,8 @@ fn decode(prefix: &'static str, text: &str) -> Result<Uuid, InvalidId> {
         return Ok(id);
     }
     let invalid = || InvalidId { prefix, text: text.chars().take(64).collect() };
-    let id: TypeSafeId<DynamicType> = text.parse().map_err(|_| invalid())?;
+    // As base32 has it, and as a UUID: the case of a letter says nothing.
+    let id: TypeSafeId<DynamicType> = text.to_ascii_lowercase().parse().map_err(|_| invalid())?;
     if id.type_prefix() == prefix { Ok(id.uuid()) } else { Err(invalid()) }
 }
 
@@ -243,6 +244,9 @@ mod tests {
         assert!(text.starts_with("run_"), "{text}");
         assert_eq!(text.parse::<RunId>(), Ok(run));
         assert_eq!(run.0.to_string().parse::<RunId>(), Ok(run), "as SQL shows it");
+        for written in [text.to_uppercase(), run.0.to_string().to_uppercase()] {
+            assert_eq!(written.parse::<RunId>(), Ok(run), "{written}");
+        }
         assert!(text.parse::<TenantId>().is_err());
         assert!("run_".parse::<RunId>().is_err());
     }

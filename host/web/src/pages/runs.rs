@@ -78,14 +78,21 @@ pub(super) async fn page(
 /// Where the thing with this id is shown, if there is one.
 async fn by_id(app: &App, visitor: &Visitor, text: &str) -> Result<Option<String>, Problem> {
     let tenant = visitor.principal.tenant;
-    if let Ok(id) = text.parse::<RunId>() {
-        return Ok(app.store.run_row(tenant, id).await?.map(|_| format!("/runs/{id}")));
+    // A UUID may be the id of any of them.
+    if let Ok(id) = text.parse::<RunId>()
+        && app.store.run_row(tenant, id).await?.is_some()
+    {
+        return Ok(Some(format!("/runs/{id}")));
     }
-    if let Ok(id) = text.parse::<EffectId>() {
-        return Ok(app.store.receipt(tenant, id).await?.map(|_| format!("/effects/{id}")));
+    if let Ok(id) = text.parse::<EffectId>()
+        && app.store.receipt(tenant, id).await?.is_some()
+    {
+        return Ok(Some(format!("/effects/{id}")));
     }
-    if let Ok(id) = text.parse::<EventId>() {
-        return Ok(app.store.event(tenant, id).await?.map(|_| format!("/events/{id}")));
+    if let Ok(id) = text.parse::<EventId>()
+        && app.store.event(tenant, id).await?.is_some()
+    {
+        return Ok(Some(format!("/events/{id}")));
     }
     Ok(None)
 }

@@ -156,10 +156,17 @@ async fn the_box_finds_any_id_and_any_record() {
     let world = World::new().await;
     world.set_up().await;
     let (run, receipt) = world.blocked().await;
+    let recorded = world.call("POST", "/v1/events", json!({ "type": "order.seen" })).await.with(202);
+    let event = recorded["events"][0]["id"].as_str().expect("an id");
     let browser = Browser::signed_in(&world, Scope::Viewer).await;
     for (q, place) in [
         (run.to_string(), format!("/runs/{run}")),
         (receipt.id.to_string(), format!("/effects/{}", receipt.id)),
+        (run.to_string().to_uppercase(), format!("/runs/{run}")),
+        (receipt.id.to_string().to_uppercase(), format!("/effects/{}", receipt.id)),
+        (run.0.to_string(), format!("/runs/{run}")),
+        (receipt.id.0.to_string().to_uppercase(), format!("/effects/{}", receipt.id)),
+        (event.to_uppercase(), format!("/events/{event}")),
     ] {
         let answer = browser.get(&format!("/runs?q={q}")).await;
         assert_eq!((answer.status.as_u16(), answer.header("location")), (303, place.as_str()));
