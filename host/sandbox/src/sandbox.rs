@@ -10,7 +10,6 @@ use counterfoil_domain::limits::StepLimits;
 use counterfoil_domain::ports::{
     EffectPort, StepEnd, StepJob, StepReport, StepRunner, Unprepared, VerifyEnd, VerifyJob, VerifyReport,
 };
-
 use tokio::runtime::Handle;
 
 use crate::artifact::{ArtifactStore, CacheError, EngineId};
