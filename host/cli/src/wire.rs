@@ -31,6 +31,8 @@ const ANSWERS_END_MAX: Duration = Duration::from_secs(10);
 
 /// A database that is restarted is back in seconds; what is away for longer than a minute is not restarted.
 const RECORD_FOR: Duration = Duration::from_mins(1);
+/// A database that is there lets go of its connections at once.
+const GOODBYE_MAX: Duration = Duration::from_millis(800);
 
 /// One host: it serves nobody and runs nothing until [`Host::run`].
 pub(crate) struct Host {
@@ -42,6 +44,8 @@ pub(crate) struct Host {
     /// By which the database knows its leases.
     id: HostId,
     front: Front,
+    /// How long what is under way may take when it stops.
+    drain: Duration,
 }
 
 /// A runtime for what somebody waits for: requests, and steps of tenants that have little in flight. They do not queue behind all
@@ -194,7 +198,7 @@ impl Host {
             login_links: LoginLinks::default(),
         };
         let url = format!("http://{}/", listener.local_addr()?).parse()?;
-        Ok(Self { store, engine, web, listener, url, id, front })
+        Ok(Self { store, engine, web, listener, url, id, front, drain: config.engine.drain })
     }
 
     /// Where it listens.
@@ -214,21 +218,33 @@ impl Host {
     /// # Errors
     /// A part ended by itself.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let Self { store, engine, web, listener, url, id, front } = self;
+        let Self { store, engine, web, listener, url, id, front, drain } = self;
         tracing::info!(%url, host = %id, "serving");
         let listening = CancellationToken::new();
         let wakes = tokio::spawn({
-            let (store, listening) = (store, listening.clone());
+            let (store, listening) = (store.clone(), listening.clone());
             async move { store.listen(listening).await }
         });
         let working = async {
             let stop = stop.clone();
             tokio::spawn(async move { engine.run(stop).await }).await.context("the engine broke off")
         };
-        let serving = serve(&front.handle, listener, web, &stop);
+        let serving = serve(&front.handle, listener, web, &stop, ANSWERS_END_MAX.min(drain));
         let (worked, served) = tokio::join!(then_stop(working, &stop), then_stop(serving, &stop));
         listening.cancel();
-        wakes.await.context("the wake-ups broke off")?;
+        let goodbye = async {
+            wakes.await.context("the wake-ups broke off")?;
+            // What is still under way may have an answer to record in the last moment.
+            if matches!(worked, Ok(true)) {
+                store.close().await;
+            }
+            anyhow::Ok(())
+        };
+        if let Ok(said) = tokio::time::timeout(GOODBYE_MAX, goodbye).await {
+            said?;
+        } else {
+            tracing::warn!("the database did not let go of its connections when the host stopped");
+        }
         worked.and(served)?;
         tracing::info!("stopped");
         Ok(())
@@ -247,11 +263,12 @@ async fn serve(
     listener: TcpListener,
     web: WebState,
     stop: &CancellationToken,
+    answers_end: Duration,
 ) -> anyhow::Result<()> {
     let mut serving = front.spawn(counterfoil_web::serve(listener, web, stop.clone().cancelled_owned()));
     let too_late = async {
         stop.cancelled().await;
-        tokio::time::sleep(ANSWERS_END_MAX).await;
+        tokio::time::sleep(answers_end).await;
     };
     tokio::select! {
         served = &mut serving => served.context("the server broke off")?.context("the server ended"),

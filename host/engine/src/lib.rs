@@ -53,7 +53,7 @@ pub struct EngineConfig {
     pub in_flight_max: u32,
     /// Longest time between two looks for due work when nothing announces any.
     pub poll_every: Duration,
-    /// How long steps in flight may take to end when the host stops.
+    /// How long everything that is under way may take to end when the host stops.
     pub drain_for: Duration,
     /// Bounds that the operator grants to a block.
     pub limits: StepLimits,
@@ -115,8 +115,9 @@ impl Engine {
         }
     }
 
-    /// Runs until `stop`, then waits for the steps in flight, at most as long as configured, and hands back the rest.
-    pub async fn run(&self, stop: CancellationToken) {
+    /// Runs until `stop`, then waits for what is under way, at most as long as configured. Whether all of it has ended: if not,
+    /// others take it over when its leases run out.
+    pub async fn run(&self, stop: CancellationToken) -> bool {
         let inner = &self.inner;
         let _stopping = tokio::spawn({
             let (stop, stopping) = (stop.clone(), inner.stopping.clone());
@@ -130,16 +131,27 @@ impl Engine {
         // What was claimed and not begun when this future is dropped must not be kept from others.
         let _renewing = renewing.clone().drop_guard();
         let renewal = tokio::spawn(held::renew(Arc::clone(inner), renewing.clone()));
-        let ((), (), (), (), (), asking) = tokio::join!(
-            claim::run(Arc::clone(inner), stop.clone()),
-            drain::run(Arc::clone(inner), stop.clone()),
-            prepare::run(Arc::clone(inner), stop.clone()),
-            child::cancel(Arc::clone(inner), stop.clone()),
-            retention::run(Arc::clone(inner), stop.clone()),
-            verify::run(Arc::clone(inner), stop.clone())
-        );
-        let ended = async { tokio::join!(inner.held.empty(), verify::end(asking)) };
-        if tokio::time::timeout(inner.config.drain_for, ended).await.is_err() {
+        let working = async {
+            let ((), (), (), (), (), asking) = tokio::join!(
+                claim::run(Arc::clone(inner), stop.clone()),
+                drain::run(Arc::clone(inner), stop.clone()),
+                prepare::run(Arc::clone(inner), stop.clone()),
+                child::cancel(Arc::clone(inner), stop.clone()),
+                retention::run(Arc::clone(inner), stop.clone()),
+                verify::run(Arc::clone(inner), stop.clone())
+            );
+            tokio::join!(inner.held.empty(), verify::end(asking));
+        };
+        // A loop may be in the middle of a statement that a database never answers.
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(inner.config.drain_for).await;
+        };
+        let has_ended = tokio::select! {
+            () = working => true,
+            () = too_late => false,
+        };
+        if !has_ended {
             tracing::warn!(
                 steps = inner.held.fences().len(),
                 "work was still in flight when the host stopped; others take it over when its leases run out"
@@ -152,5 +164,6 @@ impl Engine {
                 "the renewal of leases ended by itself"
             );
         }
+        has_ended
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use counterfoil_domain::fair_share::Queue;
 use counterfoil_domain::id::TenantId;
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -132,39 +132,53 @@ impl Store {
 
     /// Carries wake-ups between processes until `cancel`. Without it each process lives by its own and by polling.
     pub async fn listen(&self, cancel: CancellationToken) {
-        cancel.run_until_cancelled(self.listen_for_ever()).await;
-    }
-
-    async fn listen_for_ever(&self) {
         let mut delay = RECONNECT_DELAY_MIN;
         loop {
             let begun = Instant::now();
-            let Err(error) = self.listen_once().await;
+            let Err(error) = self.listen_once(&cancel).await else { return };
             // Only one that lasted says that all is well again.
             if begun.elapsed() > RECONNECT_DELAY_MAX {
                 delay = RECONNECT_DELAY_MIN;
             }
             warn!(%error, ?delay, "lost the connection for wake-ups; polling meanwhile");
-            tokio::time::sleep(delay).await;
+            if cancel.run_until_cancelled(tokio::time::sleep(delay)).await.is_none() {
+                return;
+            }
             delay = RECONNECT_DELAY_MAX.min(delay * 2);
         }
     }
 
-    async fn listen_once(&self) -> Result<std::convert::Infallible, StoreError> {
+    /// Until it is cancelled.
+    async fn listen_once(&self, cancel: &CancellationToken) -> Result<(), StoreError> {
+        let Some(connected) = cancel.run_until_cancelled(self.connect_for_wake_ups()).await else {
+            return Ok(());
+        };
+        let (own, mut listener, mut notifier) = connected?;
+        debug!("listening for wake-ups");
+        // What was said while nobody listened is unknown.
+        self.inner.waker.tell_here(&Marked::everybody());
+        let Err(failed) = tokio::select! {
+            () = cancel.cancelled() => {
+                // Left to itself, it would say goodbye to a server that may be gone by then.
+                drop(listener);
+                own.close().await;
+                return Ok(notifier.close().await?);
+            }
+            failed = self.receive(&mut listener) => failed,
+            failed = self.send(&mut notifier) => failed,
+        };
+        Err(failed)
+    }
+
+    async fn connect_for_wake_ups(&self) -> Result<(PgPool, PgListener, PgConnection), StoreError> {
         // The listener keeps its connection; one of the pool's would be missed there.
         let own = PgPoolOptions::new().max_connections(1).connect_with(self.inner.options.clone()).await?;
         let mut listener = PgListener::connect_with(&own).await?;
         // It would make the connection anew by itself, as often as it is lost.
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
-        let mut notifier = self.inner.options.connect().await?;
-        debug!("listening for wake-ups");
-        // What was said while nobody listened is unknown.
-        self.inner.waker.tell_here(&Marked::everybody());
-        tokio::select! {
-            failed = self.receive(&mut listener) => failed,
-            failed = self.send(&mut notifier) => failed,
-        }
+        let notifier = self.inner.options.connect().await?;
+        Ok((own, listener, notifier))
     }
 
     async fn receive(&self, listener: &mut PgListener) -> Result<std::convert::Infallible, StoreError> {

@@ -12,6 +12,7 @@ mod own_effects;
 mod program;
 mod safeties;
 mod secrets;
+mod stopping;
 mod tenant_limits;
 mod usage;
 mod verify;

@@ -22,9 +22,11 @@ pub(crate) async fn renew(inner: Arc<Inner>, stop: CancellationToken) {
         if fences.is_empty() {
             continue;
         }
-        match inner.store.renew(&fences, inner.config.lease).await {
-            Ok(still_held) => inner.held.lose_all_but(&fences, &still_held),
-            Err(error) => {
+        let renewing = inner.store.renew(&fences, inner.config.lease);
+        match stop.run_until_cancelled(renewing).await {
+            None => return,
+            Some(Ok(still_held)) => inner.held.lose_all_but(&fences, &still_held),
+            Some(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "leases could not be renewed");
             }
         }

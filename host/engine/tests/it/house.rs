@@ -177,7 +177,7 @@ pub(crate) struct House {
 pub(crate) struct Host {
     pub(crate) runner: Arc<Scripts>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<bool>,
 }
 
 impl Drop for Host {
