@@ -41,7 +41,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         let bytes = read(request.into_body(), JSON_BYTES_MAX).await?;
         let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
-        Ok(Self { value: from_json(text)?, bytes })
+        Ok(Self { value: map_from_json(text)?, bytes })
     }
 }
 
@@ -68,11 +68,26 @@ fn is_too_large(error: &axum::Error) -> bool {
 
 /// Reads a value that is at `place` in a body; an error says where.
 pub(crate) fn from_value<T: DeserializeOwned>(value: serde_json::Value, place: &str) -> Result<T, Problem> {
+    if value.is_array() {
+        return Err(list_for_map(place));
+    }
     serde_path_to_error::deserialize(value).map_err(|error| {
         let pointer = format!("{place}{}", pointer(error.path()));
         let why = wording::told(&error.inner().to_string());
         Problem::bad_field(&pointer, format!("the body cannot be read: {why}"))
     })
+}
+
+/// As [`from_json`], what has fields. A list is none, though it could be read as what is in them, one after the other.
+pub(crate) fn map_from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
+    if text.trim_ascii_start().starts_with(b"[") {
+        return Err(list_for_map(""));
+    }
+    from_json(text)
+}
+
+fn list_for_map(place: &str) -> Problem {
+    Problem::bad_field(place, "the body cannot be read: a map is expected here, and this is a list")
 }
 
 /// Reads JSON; an error says where in the document it is.
@@ -183,9 +198,10 @@ mod tests {
             (r#"{"lists":[]}"#, "/lists"),
             (r"{", ""),
             (r"[]", ""),
+            (r#" [[{"a":1}]]"#, ""),
             (r#"{"list":[]} {}"#, ""),
         ] {
-            let problem = from_json::<Shape>(text.as_bytes()).expect_err("unreadable");
+            let problem = map_from_json::<Shape>(text.as_bytes()).expect_err("unreadable");
             let pointer = problem.body(problem.status(), "r").errors[0].pointer.clone();
             assert_eq!(pointer, expected, "{text}: {}", problem.detail());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use counterfoil_domain::id::Digest;
-use counterfoil_domain::workflow::{Authored, Problem, Version};
+use counterfoil_domain::workflow::{Authored, PROBLEMS_MAX, Problem, Version};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -75,7 +75,11 @@ fn compile(text: &str) -> Result<Version, Vec<Problem>> {
 }
 
 fn count(problems: usize) -> String {
-    if problems == 1 { "1 problem".into() } else { format!("{problems} problems") }
+    match problems {
+        1 => "1 problem".into(),
+        PROBLEMS_MAX => format!("{PROBLEMS_MAX} problems, and perhaps more"),
+        _ => format!("{problems} problems"),
+    }
 }
 
 /// A problem, whoever found it.

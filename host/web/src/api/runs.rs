@@ -25,7 +25,7 @@ use self::start::RunIn;
 use super::effects::{Effect, effects};
 use super::timeline::{Timeline, timeline};
 use crate::auth::{Caller, Operator, Principal, Starter, Viewer};
-use crate::extract::{Json, JsonBody, Named, Params, Raw, from_json};
+use crate::extract::{Json, JsonBody, Named, Params, Raw, map_from_json};
 use crate::idempotency::Creating;
 use crate::list::{ListParams, Listed};
 use crate::problem::Problem;
@@ -331,7 +331,7 @@ async fn signal(
     Named((id, name)): Named<(RunId, String)>,
     Raw(body): Raw<PAYLOAD_BYTES_MAX>,
 ) -> Result<Response, Problem> {
-    let signal = if body.is_empty() { SignalIn::default() } else { from_json(&body)? };
+    let signal = if body.is_empty() { SignalIn::default() } else { map_from_json(&body)? };
     let work = signal::send(&app, &caller, &creating, (id, &name), signal);
     creating.once(&app, caller.tenant, &body, work).await
 }

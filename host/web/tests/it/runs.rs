@@ -76,6 +76,7 @@ async fn what_cannot_be_kept_is_refused_with_its_place() {
         (json!({ "input": "a\u{0}" }), 400, "bad_request"),
         (json!({ "record": "a\u{0}" }), 400, "bad_request"),
         (json!({ "inputs": {} }), 400, "bad_request"),
+        (json!([{ "cents": 1 }, "order-1"]), 400, "bad_request"),
         (json!({ "input": large }), 413, "input_too_large"),
     ] {
         let refused = world.call("POST", "/v1/workflows/pay/runs", body).await.with(status);

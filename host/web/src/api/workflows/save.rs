@@ -6,7 +6,7 @@ use std::sync::Arc;
 use counterfoil_domain::block::Descriptor;
 use counterfoil_domain::code::Code;
 use counterfoil_domain::id::{Digest, WorkflowVersionId};
-use counterfoil_domain::workflow::{self, Authored, Links, Surroundings, Version, is_name};
+use counterfoil_domain::workflow::{self, Authored, Links, PROBLEMS_MAX, Surroundings, Version, is_name};
 use counterfoil_store::workflow::{ActivePlan, NewVersion};
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Value, json};
@@ -136,7 +136,11 @@ pub(super) fn links(active: &[ActivePlan]) -> BTreeMap<String, Links> {
 
 fn invalid(problems: Vec<workflow::Problem>) -> Problem {
     let count = problems.len();
-    let detail = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
+    let detail = match count {
+        1 => "1 problem".to_owned(),
+        PROBLEMS_MAX => format!("{PROBLEMS_MAX} problems, and perhaps more"),
+        _ => format!("{count} problems"),
+    };
     Problem::new(Code::DefinitionInvalid, detail).with_errors(problems.into_iter().map(told).collect())
 }
 
